@@ -1,8 +1,10 @@
 """
-For a checkout used as a package, as ``recipe/returnn_common`` or through ``returnn.import_``: not part of the wheel.
+For a checkout used as a package: as ``recipe/returnn_common`` or through ``returnn.import_``.
+Not part of the wheel.
 
-The inner package answers under the name by which this folder was imported, and takes its place in ``sys.modules``.
-Its ``__path__`` points inside only, so ``<name>.nn`` is the inner ``nn``, and no module exists twice.
+The inner package answers under the name by which this folder was imported: it takes its place in
+``sys.modules``. Its ``__path__`` points inside only, so ``<name>.nn`` is the inner ``nn``, and no
+module exists twice.
 """
 
 import importlib.util
@@ -12,7 +14,7 @@ import sys
 
 def _load(name: str, path: str):
     """
-    :return: the module of this file, or the package of this folder, in ``sys.modules`` under this name
+    :return: the module of this file or the package of this folder, now in ``sys.modules``
     """
     is_package = os.path.isdir(path)
     spec = importlib.util.spec_from_file_location(

@@ -9,7 +9,7 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 
-# The oldest supported releases. tests/run_floor_and_newest.py reads them from here and tests against both ends.
+# The oldest supported releases; tests/run_floor_and_newest.py reads them and tests both ends.
 # This RETURNN is the first that knows behavior_version 31.
 OLDEST = {"returnn": "1.20260902.94849", "tensorflow": "2.20.0"}
 
@@ -31,7 +31,8 @@ def read_version():
 
 def find_layout():
     """
-    :return: packages, and their folders where these differ; vocabs/ stands beside the package here, inside in the wheel
+    :return: packages, and their folders where these differ: vocabs/ is beside the package here,
+        and inside it in the wheel
     """
     packages = find_packages(include=["returnn_common*"])
     if (ROOT / "vocabs").is_dir():
@@ -44,7 +45,7 @@ packages, package_dir = find_layout()
 setup(
     name="returnn_common",
     version=read_version(),
-    description="Models for speech and language as Python modules, lowered to compact RETURNN layers",
+    description="Speech and language models as Python modules, lowered to compact RETURNN layers",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -1,7 +1,7 @@
 """
 Models for speech and language as ordinary Python modules, lowered to compact RETURNN layers.
 
-The parts, each imported on first use: ``nn`` (the core), ``zoo`` (models), ``data`` (corpora, vocabularies).
+The parts, each imported on first use: ``nn`` (the core), ``zoo`` (models), ``data`` (corpora).
 Importing this package alone imports no framework, not even RETURNN.
 """
 
@@ -18,7 +18,9 @@ def _part_names() -> list[str]:
     """
     import pkgutil
 
-    return sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    return sorted(
+        info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")
+    )
 
 
 def __getattr__(name: str) -> ModuleType:

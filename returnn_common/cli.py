@@ -1,0 +1,127 @@
+"""
+The command line: each command parses, makes one call, prints.
+
+``returnn-common COMMAND`` after ``pip install``; ``python -m returnn_common COMMAND`` is the same.
+Exit codes: 0, 1 for an error while a command runs, 2 for wrong usage, 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Runs one command; ``argv`` is ``sys.argv[1:]`` by default.
+
+    :return: the exit code
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    parser, commands = _make_parser()
+    _check_command(argv, parser, commands)
+    args = parser.parse_args(argv)
+    try:
+        args.run(args)
+    except KeyboardInterrupt:
+        return _fail("interrupted", code=130)
+    except Exception as error:
+        if not _is_for_the_user(error):
+            raise
+        return _fail(str(error), code=1)
+    return 0
+
+
+def _make_parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """
+    :return: parser, names of the commands
+    """
+    parser = argparse.ArgumentParser(
+        prog="returnn-common",
+        description="Models for speech and language, lowered to compact RETURNN layers.",
+    )
+    parser.add_argument("--version", action="version", version=f"returnn_common {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_list(commands)
+    return parser, list(commands.choices)
+
+
+def _add_demo(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="train a small conformer-CTC on spoken digit strings and recognise a held-out set",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="recordings named as in FSDD; none: synthesise speech"
+    )
+    parser.add_argument("--out", metavar="DIR", default="demo", help="folder for all results")
+    parser.add_argument(
+        "--backend",
+        choices=["tensorflow-net-dict", "torch"],
+        default="tensorflow-net-dict",
+        help="RETURNN's backend",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue an interrupted run in --out"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the data and of the training")
+    parser.set_defaults(run=_run_demo)
+
+
+def _run_demo(args: argparse.Namespace) -> None:
+    from . import demo
+
+    demo.run(data=args.data, out=args.out, backend=args.backend, resume=args.resume, seed=args.seed)
+
+
+def _add_list(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("list", help="list the models and their parts")
+    parser.set_defaults(run=_run_list)
+
+
+def _run_list(args: argparse.Namespace) -> None:
+    from . import zoo
+
+    for line in zoo.list():
+        print(line)
+
+
+def _check_command(
+    argv: Sequence[str], parser: argparse.ArgumentParser, commands: Sequence[str]
+) -> None:
+    """
+    Ends in a usage error that names the nearest command, if the first word is not one.
+    """
+    word = next((arg for arg in argv if not arg.startswith("-")), None)
+    if word is None or word in commands:
+        return
+    near = difflib.get_close_matches(word, commands, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the commands are: {', '.join(commands)}"
+    parser.error(f"unknown command {word!r}; {hint}")
+
+
+def _is_for_the_user(error: Exception) -> bool:
+    """
+    :return: whether the message alone says what to do: what the system reports about a file, and
+        what this package itself raised; an error inside a library needs its traceback
+    """
+    if isinstance(error, OSError):
+        return True
+    traceback = error.__traceback__
+    while traceback and traceback.tb_next:
+        traceback = traceback.tb_next
+    file = Path(traceback.tb_frame.f_code.co_filename) if traceback else Path()
+    is_ours = file.is_relative_to(Path(__file__).parent)
+    return is_ours and isinstance(error, (ValueError, TypeError, ImportError))
+
+
+def _fail(message: str, *, code: int) -> int:
+    print(f"returnn-common: {message}", file=sys.stderr)
+    return code
