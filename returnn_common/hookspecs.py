@@ -1,0 +1,48 @@
+"""
+The hooks of the pluggy project ``returnn_common``, for our own entries and for those of other
+packages.
+
+A plugin is a module with functions of these names, marked with
+``pluggy.HookimplMarker("returnn_common")``. It should import neither its blocks nor a framework: it
+is imported whenever entries are listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pluggy
+
+PROJECT = "returnn_common"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+KINDS = (
+    "augmentation",
+    "dataset",
+    "decoder",
+    "encoder",
+    "frontend",
+    "lm",
+    "schedule",
+    "segmental",
+    "vocab",
+)
+BACKENDS = ("tensorflow-net-dict", "torch")
+
+
+@hookspec
+def returnn_common_entries() -> list[dict[str, Any]]:
+    """
+    :return: one record for each entry, a dict of
+
+        - ``kind``: one of :data:`KINDS`, which says how the made object is called
+        - ``name``: as in ``zoo.get(name)``
+        - ``summary``: one line
+        - ``target``: ``"module:function"``, imported when the entry is used. The options of
+          ``zoo.get`` are the arguments of this function; each has a default
+        - ``backends``: those of :data:`BACKENDS` where it works
+        - ``tiny``: arguments for a very small one, for tests
+        - ``vary``: for each argument another value than in ``tiny``, for tests
+    """

@@ -1,0 +1,1 @@
+"""Augmentation of features: ``(source, *, spatial_dim) -> source``, in training only."""

@@ -1,0 +1,1 @@
+"""Encoders: ``(source, *, in_spatial_dim) -> (out, out_spatial_dim)``."""

@@ -1,0 +1,1 @@
+"""Whole models with losses: ``.encode(...)``, ``.losses(...)``."""
