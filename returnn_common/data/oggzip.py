@@ -1,0 +1,131 @@
+"""
+Write the archives that RETURNN's ``OggZipDataset`` reads: a zip with a list of utterances and their audio.
+
+An archive ``train.zip`` holds ``train.txt``, a Python list with one dict an utterance, and the folder ``train/``::
+
+    [{'text': 'one two', 'duration': 1.25, 'file': 'george-0001.flac', 'seq_name': 'george-0001'}, ...]
+
+The audio is FLAC: lossless (16 bit) and the same bytes every time, which Ogg/Vorbis is not.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy
+
+from .audio import import_soundfile
+
+
+class Utterance(NamedTuple):
+    """Audio with its text."""
+
+    name: str  # the sequence tag, without slashes
+    audio: numpy.ndarray  # [T], in [-1, 1]
+    text: str
+
+
+def write_ogg_zip(
+    path: str | os.PathLike, utterances: Iterable[Utterance], *, sample_rate: int
+) -> str:
+    """
+    Write an archive. The same utterances give the same bytes: sorted by name, with fixed dates and attributes.
+    The file appears whole or not at all (it is written beside its place and renamed).
+
+    :param path: the archive, ending in ".zip"; an existing one is replaced
+    :param utterances: in any order
+    :param sample_rate: in Hz
+    :return: the path
+    :raises ValueError: if the path has another ending, there is no utterance, or a name is given twice or has a slash
+    """
+    path = os.fspath(path)
+    name, ext = os.path.splitext(os.path.basename(path))
+    if ext != ".zip":
+        raise ValueError(
+            f"the archive is to be {path!r}, expected a name that ends in .zip, such as {name + '.zip'!r}"
+        )
+    utterances = sorted(utterances, key=lambda utterance: utterance.name)
+    _check_names(utterances)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+            _add(archive, f"{name}.txt", _metadata(utterances, sample_rate).encode())
+            for utterance in utterances:
+                _add(archive, f"{name}/{utterance.name}.flac", _flac(utterance.audio, sample_rate))
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+    return path
+
+
+def ogg_zip_opts(
+    path: str, *, labels: list[str], seq_ordering: str = "sorted_reverse", **opts: Any
+) -> dict[str, Any]:
+    """
+    :param path: the archive
+    :param labels: the single characters that occur in the texts, in the order of their indices
+    :param seq_ordering: how an epoch is ordered, see RETURNN's ``Dataset.get_seq_order_for_epoch``
+    :param opts: further options of ``OggZipDataset``, such as ``partition_epoch``
+    :return: options of a RETURNN dataset with the keys "data" (raw audio ``[T, 1]``, as it is in the archive)
+        and "classes" (characters ``[S]``)
+    """
+    return {
+        "class": "OggZipDataset",
+        "path": path,
+        "audio": {"features": "raw", "peak_normalization": False},
+        "targets": {
+            "class": "CharacterTargets",
+            "vocab_file": None,
+            "labels": labels,
+            "unknown_label": None,
+        },
+        "seq_ordering": seq_ordering,
+        **opts,
+    }
+
+
+def _check_names(utterances: list[Utterance]) -> None:
+    if not utterances:
+        raise ValueError("an archive needs at least one utterance, got none")
+    for utterance, other in zip(utterances, utterances[1:]):
+        if utterance.name == other.name:
+            raise ValueError(
+                f"two utterances are named {utterance.name!r}, expected different names"
+            )
+    for utterance in utterances:
+        if not utterance.name or "/" in utterance.name or "\\" in utterance.name:
+            raise ValueError(
+                f"an utterance is named {utterance.name!r}, expected a name without slashes"
+            )
+
+
+def _metadata(utterances: list[Utterance], sample_rate: int) -> str:
+    """:return: the list of dicts, one a line"""
+    lines = []
+    for name, audio, text in utterances:
+        duration = round(len(audio) / sample_rate, 6)
+        lines.append(
+            repr({"text": text, "duration": duration, "file": f"{name}.flac", "seq_name": name})
+            + ",\n"
+        )
+    return "[\n" + "".join(lines) + "]\n"
+
+
+def _flac(audio: numpy.ndarray, sample_rate: int) -> bytes:
+    """:return: the content of a FLAC file; samples are rounded to 16 bit here, for libsndfile cuts them off"""
+    samples = numpy.clip(numpy.round(audio * 2**15), -(2**15), 2**15 - 1).astype("int16")
+    file = io.BytesIO()
+    import_soundfile().write(file, samples, sample_rate, format="FLAC", subtype="PCM_16")
+    return file.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.create_system = 3  # Unix, on every system
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, content)
