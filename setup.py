@@ -66,6 +66,8 @@ setup(
     install_requires=[
         f"returnn>={OLDEST['returnn']}",
         f"tensorflow>={OLDEST['tensorflow']}",
+        "dm-tree",  # returnn.frontend imports it, but does not require it
+        "numpy",
         "pluggy>=1.7",
         "sentencepiece",
     ],

@@ -43,7 +43,7 @@ PARTS = {
     "testing": LEAF_AT_THE_TOP,
     "hookspecs": Part(other=("pluggy",)),
     "plugins": Part(own=("hookspecs",), other=("pluggy",)),
-    "nn": Part(other=("numpy", "returnn"), frameworks=True),
+    "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
     "training": Part(own=("nn",), other=("numpy", "returnn"), frameworks=True),
     "data": Part(
         other=(
@@ -55,7 +55,7 @@ PARTS = {
             "soundfile",
         )
     ),
-    "zoo": Part(own=("plugins",)),
+    "zoo": Part(own=("hookspecs", "plugins")),
     "zoo._dims": Part(own=("nn",)),
     "zoo.augmentation": Part(own=BLOCKS),
     "zoo.frontend": Part(own=BLOCKS),
