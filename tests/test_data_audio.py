@@ -64,7 +64,7 @@ def test_normalise_to_a_level_and_never_beyond_full_scale():
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no audio file .*nothing.wav"):
+    with pytest.raises(FileNotFoundError, match=r"no audio file .*nothing.wav"):
         read_audio(tmp_path / "nothing.wav")
 
 
@@ -98,5 +98,5 @@ def test_cut_off(tmp_path, ending):
     path = tmp_path / f"a.{ending}"
     soundfile.write(path, rng.uniform(-1, 1, 20000), 8000)
     path.write_bytes(path.read_bytes()[:-9000])
-    with pytest.raises(ValueError, match="is cut off|is not audio"):
+    with pytest.raises(ValueError, match=r"is cut off|is not audio"):
         read_audio(path)

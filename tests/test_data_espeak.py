@@ -32,7 +32,7 @@ def test_strings():
             utterance.audio
         ).max() == pytest.approx(1.0)
     assert [utterance.text for utterance in first] == [utterance.text for utterance in again]
-    for a, b in zip(first, again):
+    for a, b in zip(first, again, strict=True):
         numpy.testing.assert_array_equal(a.audio, b.audio)
     assert [utterance.text for utterance in first] != [utterance.text for utterance in other]
 

@@ -11,6 +11,7 @@ The audio is FLAC: lossless (16 bit) and the same bytes every time, which Ogg/Vo
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import zipfile
 from collections.abc import Iterable
@@ -92,7 +93,7 @@ def ogg_zip_opts(
 def _check_names(utterances: list[Utterance]) -> None:
     if not utterances:
         raise ValueError("an archive needs at least one utterance, got none")
-    for utterance, other in zip(utterances, utterances[1:]):
+    for utterance, other in itertools.pairwise(utterances):
         if utterance.name == other.name:
             raise ValueError(
                 f"two utterances are named {utterance.name!r}, expected different names"
