@@ -7,7 +7,8 @@ samples t S ... (t + 1) S - 1 that it stands for. Even one sample gives one fram
 multiplied with a Hann window, and its power spectrum with triangular filters of height 1, equally
 spaced on the mel scale 1125 ln(1 + f / 700). Then the natural logarithm, not lower than 80 dB below
 the loudest value of the utterance (the dynamic range of Whisper's features,
-https://arxiv.org/abs/2212.04356), and every mel channel is brought to mean 0 and variance 1 over
+https://arxiv.org/abs/2212.04356), and every mel channel is brought to mean 0 and variance 1
+(nearly: 0.1 is added to the variance before the division, so that a constant channel stays so) over
 the frames of the utterance. So neither the level of a recording (factors of ten are usual between
 speakers and corpora) nor a fixed channel colouring reaches the model, and digital silence does not
 dominate the statistics. A streaming model cannot do this: it needs the whole utterance.
@@ -22,7 +23,7 @@ from .. import _dims
 
 DYNAMIC_RANGE = 80.0  # dB
 MIN_POWER = 1e-10
-VARIANCE_EPS = 1e-4  # far below the variance of speech (about 1 to 10), far above rounding errors
+VARIANCE_EPS = 0.1  # of log power in nats; in speech a channel has a variance of 1 to 10
 
 
 class LogMel(nn.Module):
@@ -64,25 +65,35 @@ class LogMel(nn.Module):
         """
         if source.feature_dim is not None and source.feature_dim.dimension == 1:
             source = nn.squeeze(source, axis=source.feature_dim)
-        source = source.copy_masked(0.0, dims=[in_spatial_dim])
-        left = (self.window - self.step) // 2
-        padding = (left, self.window - 1 - left)
-        source, (padded_dim,) = nn.pad(
-            source, axes=[in_spatial_dim], padding=[padding], value=0.0, handle_dynamic_dims=False
-        )
+        source, padded_dim = self.padded(source, spatial_dim=in_spatial_dim)
         spectrum, spatial_dim, bin_dim = nn.stft(
             source,
             in_spatial_dim=padded_dim,
             frame_step=self.step,
             frame_length=self.window,
             fft_length=self.fft_length,
-            use_mask=False,  # done above, before the padding
+            use_mask=False,  # the padding has done it
         )
         power = nn.abs(spectrum) ** 2.0
         filters = {"sampling_rate": self.sample_rate, "f_min": self.f_min, "f_max": self.f_max}
         return nn.audio.mel_filterbank(
             power, in_dim=bin_dim, out_dim=self.out_dim, **filters
         ), spatial_dim
+
+    def padded(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> tuple[nn.Tensor, nn.Dim]:
+        """:return: `source` with zeros on both sides of every sequence, and its longer dim"""
+        left = (self.window - self.step) // 2
+        right = self.window - 1 - left
+        padded_dim = left + spatial_dim + right
+        source, _ = nn.pad(
+            source.copy_masked(0.0, dims=[spatial_dim]),
+            axes=[spatial_dim],
+            padding=[(left, right)],
+            out_dims=[padded_dim],
+            value=0.0,
+            handle_dynamic_dims=False,  # zeros follow each sequence already
+        )
+        return source, padded_dim
 
 
 def make_logmel(
