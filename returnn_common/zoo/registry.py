@@ -82,5 +82,5 @@ def _hint(name: str, valid: Iterable[str]) -> str:
     return f"{start} valid are: {', '.join(valid)}"
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
