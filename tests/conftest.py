@@ -13,10 +13,8 @@ ROOT = Path(__file__).parent.parent
 
 _SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    # Tests use small shapes: more threads only cost, and the CI runs on two cores.
+    # Tests use small shapes: more threads only cost. A test that trains longer sets its own number.
     "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
     # The same values on every machine: `CUDA_VISIBLE_DEVICES=0 pytest` runs on a GPU.
     "CUDA_VISIBLE_DEVICES": "",
 }
