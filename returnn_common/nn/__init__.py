@@ -1,0 +1,39 @@
+"""
+The core: models are plain Python modules on named dims.
+
+``nn`` is RETURNN's frontend (``returnn.frontend``, RF) under one name, plus what turns its modules into compact RETURNN
+layers: :func:`lower`. Every public name of RF is reachable as ``nn.NAME``; the names below read or lower better.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import returnn.frontend as _rf
+from returnn.tensor import Dim, Tensor, TensorDict, batch_dim, single_step_dim
+
+from . import _returnn
+from ._backend import LayersBackend
+from ._graph import Node
+from ._names import FeatureDim, SpatialDim
+from .lowering import Lowered, lower
+
+if TYPE_CHECKING:
+    from returnn.frontend import *  # noqa: F403
+
+_returnn.register(Node, LayersBackend)
+_returnn.select_if_none(LayersBackend)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return getattr(_rf, name)
+    except AttributeError:
+        near = difflib.get_close_matches(name, __dir__(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise AttributeError(f"nn has no {name!r}{hint}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in {**vars(_rf), **globals()} if not name.startswith("_"))})

@@ -1,0 +1,186 @@
+"""
+Conditions, loops and assignments as RETURNN's cond, rec and variable_assign layers.
+
+What a branch or a loop body computes is a region of its own: one flat net dict inside the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import returnn.frontend as rf
+import tree
+from returnn.tensor import Dim, Tensor
+
+from ._graph import Graph, Node, Region, add_node, layer, sub_output
+from ._returnn import masked_select_with_batch
+
+
+def _like_node(cls: str, tensor: Tensor, *, dims: Sequence[Dim] | None = None, **opts: Any) -> Node:
+    return Node(cls, opts, dims=tensor.dims if dims is None else dims, dtype=tensor.dtype)
+
+
+def _named_copy(tensor: Tensor, name: str, *, is_output: bool = True, **opts: Any) -> Tensor:
+    """a copy with a fixed name in the current region, which other regions may read"""
+    node = _like_node("copy", tensor, **{"from": tensor, **opts})
+    node.name, node.is_output = name, is_output and name != "output"
+    return add_node(node, sparse_dim=tensor.sparse_dim, feature_dim=tensor.feature_dim)
+
+
+# --- cond
+
+
+def cond(pred: Tensor, true_fn: Callable, false_fn: Callable) -> Any:
+    """``true_fn()`` if ``pred`` else ``false_fn()``, of which only one runs; both give the same nested structure"""
+    true_value, true_region = _branch(true_fn)
+    false_value, false_region = _branch(false_fn)
+    try:
+        tree.assert_same_structure(true_value, false_value)
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"nn.cond: the two branches give different structures: {true_value} and {false_value}") from exc
+    outputs = [value for value in tree.flatten(true_value) if isinstance(value, Tensor)]
+    branches = {"true_layer": _subnet(true_region), "false_layer": _subnet(false_region)}
+    first = outputs[0] if outputs else Tensor("nothing", dims=(), dtype="int32")
+    node = _like_node("cond", first, **{"from": [], "condition": pred, **branches})
+    results = [add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)]
+    for i, tensor in enumerate(outputs[1:], start=1):
+        part = sub_output(results[0], f"output_{i}", dims=tensor.dims, dtype=tensor.dtype, sparse_dim=tensor.sparse_dim)
+        if tensor.feature_dim is not None:
+            part.feature_dim = tensor.feature_dim
+        results.append(part)
+    rest = iter(results)
+    return tree.map_structure(lambda value: next(rest) if isinstance(value, Tensor) else value, true_value)
+
+
+def _branch(fn: Callable) -> tuple[Any, Region]:
+    graph = Graph.current
+    with graph.inside(Region(graph.region, kind="cond")) as region:
+        value = fn()
+        tensors = [v for v in tree.flatten(value) if isinstance(v, Tensor)]
+        if not tensors:
+            tensors = [rf.zeros((), dtype="int32")]
+        for i, tensor in enumerate(tensors):
+            _named_copy(tensor, f"output_{i}" if i else "output")
+    return value, region
+
+
+def _subnet(region: Region) -> dict[str, Any]:
+    return {"class": "subnetwork", "from": [], "subnetwork": region}
+
+
+# --- loops
+
+
+def while_loop(condition: Callable, body: Callable, initial: Any) -> Any:
+    """``while condition(state): state = body(state)`` as a rec layer; the state may be nested"""
+    return cond(condition(initial), lambda: _at_least_once(condition, body, initial), lambda: initial)
+
+
+def _at_least_once(condition: Callable, body: Callable, initial: Any) -> Any:
+    axis = Dim(None, name="loop")
+    with Graph.current.inside(Region(Graph.current.region, kind="loop")) as region:
+        state = _loop_state(initial, body)
+        end = _named_copy(rf.logical_not(condition(state)), "end", is_output=False)
+        _named_copy(end, "output")
+    node = Node("rec", {"from": [], "unit": region, "axis": axis, "include_eos": True, "max_seq_len": 2**31 - 1},
+                dims=[axis], dtype="bool")  # fmt: skip
+    loop = add_node(node)
+    return tree.map_structure(lambda value: _last(loop, value), state)
+
+
+def scan(
+    *,
+    spatial_dim: Dim,
+    xs: Any = None,
+    initial: Any = None,
+    body: Callable[[Any, Any], tuple[Any, Any]],
+) -> tuple[Any, Any]:
+    """outputs over ``spatial_dim`` and the last state of ``y, state = body(x, state)``, as one rec layer"""
+    graph = Graph.current
+    with graph.inside(Region(graph.region, kind="loop")) as region:
+        frames = tree.map_structure(lambda x: _frame(x, spatial_dim), xs)
+        outputs: list[Tensor] = []
+
+        def step(state: Any) -> Any:
+            y, state = body(frames, state)
+            outputs.append(tree.map_structure(lambda t: t, y))
+            return state
+
+        state = _loop_state(initial, step)
+        flat = [_named_copy(t, f"output_{i}" if i else "output") for i, t in enumerate(tree.flatten(outputs[0]))]
+    first = flat[0]
+    node = Node("rec", {"from": [], "unit": region, "axis": spatial_dim}, dims=[spatial_dim, *first.dims], dtype=first.dtype)
+    loop = add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)
+    stacked = [loop]
+    for i, tensor in enumerate(flat[1:], start=1):
+        part = sub_output(loop, f"output_{i}", dims=[spatial_dim, *tensor.dims], dtype=tensor.dtype,
+                          sparse_dim=tensor.sparse_dim)  # fmt: skip
+        if tensor.feature_dim is not None:
+            part.feature_dim = tensor.feature_dim
+        stacked.append(part)
+    last = tree.map_structure(lambda value: _last(loop, value), state)
+    return tree.unflatten_as(outputs[0], stacked), last
+
+
+def _frame(x: Tensor, axis: Dim) -> Tensor:
+    dims = [dim for dim in x.dims if dim != axis]
+    return layer("rec_unstack", dims=dims, dtype=x.dtype, hint="frame", sparse_dim=x.sparse_dim,
+                 feature_dim=x.feature_dim, **{"from": x, "axis": axis})  # fmt: skip
+
+
+def _loop_state(initial: Any, body: Callable) -> Any:
+    """run ``body`` once on references to the step before; give the new state as named layers"""
+    flat = tree.flatten(initial)
+    nodes = [_like_node("copy", value) for value in flat]
+    previous = []
+    for i, (value, node) in enumerate(zip(flat, nodes)):
+        node.name = f"state_{i}"
+        ref = Tensor(f"prev_state_{i}", dims=value.dims, dtype=value.dtype, sparse_dim=value.sparse_dim)
+        if value.feature_dim is not None:
+            ref.feature_dim = value.feature_dim
+        ref.raw_tensor = _like_node("prev", value, current=node)
+        ref.raw_tensor.region = node.region = Graph.current.region
+        previous.append(ref)
+    new_state = body(tree.unflatten_as(initial, previous))
+    tensors = []
+    for value, new, node in zip(flat, tree.flatten(new_state), nodes):
+        node.opts.update({"from": new, "initial_output": value})
+        tensors.append(add_node(node, sparse_dim=value.sparse_dim, feature_dim=value.feature_dim))
+    return tree.unflatten_as(initial, tensors)
+
+
+def _last(loop: Tensor, state: Tensor) -> Tensor:
+    state.raw_tensor.opts["need_last"] = True
+    opts = {"rec_layer": loop, "sub_layer_name": state.raw_tensor.name}
+    return layer("rec_last_output", dims=state.dims, dtype=state.dtype, hint="last_state", sparse_dim=state.sparse_dim,
+                 feature_dim=state.feature_dim, **opts)  # fmt: skip
+
+
+# --- assignments
+
+
+def assign(param: rf.Parameter, value: Tensor, *, op: str) -> None:
+    """change a parameter in the step; later reads in the same step see the new value"""
+    graph = Graph.current
+    if graph.region is not graph.root:
+        raise NotImplementedError(
+            "Parameter.assign inside nn.cond or a loop has no RETURNN layer; "
+            "assign outside, e.g. param.assign(nn.where(condition, new_value, param))"
+        )
+    variable = param.copy()
+    done = layer("variable_assign", dims=param.dims, dtype=param.dtype, hint=op, var=_variable(variable), value=value, op=op)
+    graph.effects.append(done)
+    after = layer("variable_read", dims=param.dims, dtype=param.dtype, hint="after", var=_variable(variable),
+                  control_dependencies=[done])  # fmt: skip
+    param.raw_tensor = after.raw_tensor
+
+
+def _variable(tensor: Tensor) -> Tensor:
+    node = tensor.raw_tensor
+    return node.opts["var"] if node.cls == "variable_read" else tensor
+
+
+def masked_select_subset(tensor: Tensor, *, mask: Tensor, dims: Sequence[Dim], out_dim: Dim | None) -> tuple[Tensor, Dim]:
+    """the mask has further dims (e.g. batch) besides the one selected from: RF's own composition of other operations"""
+    return masked_select_with_batch(tensor, mask=mask, dim=dims[0], out_dim=out_dim)

@@ -1,0 +1,192 @@
+"""
+The graph that tracing a model builds: one :class:`Node` per RETURNN layer to be, in regions.
+
+A region is one net dict: the root, the unit of a rec layer, or one branch of a cond layer. Inside a region everything is
+flat, whatever the modules look like; module paths only give the names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import returnn.frontend as rf
+from returnn.tensor import Dim, Tensor
+
+
+class Node:
+    """
+    One RETURNN layer: its class, its options (which may hold tensors, dims and regions), and what it gives.
+
+    ``cls`` is the layer class of RETURNN, or one of three that are no layers: ``data`` (extern data), ``prev`` (a loop
+    state of the step before), ``sub`` (an output of a layer with several).
+    """
+
+    __slots__ = ("cls", "dims", "dtype", "hint", "is_output", "module", "name", "opts", "region", "tensor")
+
+    def __init__(self, cls: str, opts: dict[str, Any], *, dims: Sequence[Dim], dtype: str):
+        self.cls = cls
+        self.opts = opts
+        self.dims = tuple(dims)
+        self.dtype = dtype
+        self.hint = cls
+        self.module: rf.Module | None = None
+        self.name: str | None = None  # fixed name, where RETURNN or the user wants one
+        self.region: Region | None = None
+        self.tensor: Tensor | None = None
+        self.is_output = False
+
+    def __repr__(self) -> str:
+        return f"<Node {self.cls} {self.name or self.hint} {list(self.dims)}>"
+
+    def inputs(self) -> Iterator[Node]:
+        """the nodes this one reads, in the order of its options"""
+        for value in walk(self.opts):
+            if isinstance(value, Tensor) and isinstance(value.raw_tensor, Node):
+                yield value.raw_tensor
+            elif isinstance(value, Region):
+                yield from value.outer_inputs()
+
+
+class Region:
+    """One net dict: nodes in the order of their creation."""
+
+    def __init__(self, parent: Region | None = None, *, kind: str = "root"):
+        self.parent = parent
+        self.kind = kind
+        self.nodes: list[Node] = []
+
+    def __repr__(self) -> str:
+        return f"<Region {self.kind}, {len(self.nodes)} nodes>"
+
+    def depth_below(self, outer: Region | None) -> int:
+        """how many regions up ``outer`` lies; None is the root, where parameters and data live"""
+        depth, region = 0, self
+        while region is not outer and region.parent is not None:
+            region, depth = region.parent, depth + 1
+        return depth
+
+    def is_inside(self, outer: Region) -> bool:
+        """whether this region is ``outer`` or lies in it"""
+        region: Region | None = self
+        while region is not None:
+            if region is outer:
+                return True
+            region = region.parent
+        return False
+
+    def outer_inputs(self) -> Iterator[Node]:
+        """the nodes of other regions that the nodes in here read"""
+        for node in self.nodes:
+            for source in node.inputs():
+                if source.region is None or not source.region.is_inside(self):
+                    yield source
+
+
+class Graph:
+    """All that one trace creates. There is always a current one; outside :func:`tracing` it is a scratch graph."""
+
+    current: Graph
+
+    def __init__(self) -> None:
+        self.root = Region()
+        self.region = self.root
+        self.dims: dict[Dim, list[Tensor]] = {}  # dynamic dim -> tensors that define its size, the first is the oldest
+        self.touched: list[Dim] = []  # dims that got a size node, to be reset after the trace
+        self.modules: dict[int, str] = {}  # id(module) -> path
+        self.assigned: dict[int, list[Tensor]] = {}  # id(parameter) -> the assignments so far
+        self.effects: list[Tensor] = []  # layers that must run though nothing reads them
+        self.cache: dict[Any, Any] = {}
+
+    @contextlib.contextmanager
+    def inside(self, region: Region) -> Iterator[Region]:
+        """new nodes go to ``region``"""
+        outer, self.region = self.region, region
+        try:
+            yield region
+        finally:
+            self.region = outer
+
+    def name_module(self, model: rf.Module) -> None:
+        """learn the paths of all modules, which name the layers"""
+        self.modules = {id(module): path for path, module in model.named_modules()}
+
+
+Graph.current = Graph()
+
+
+def walk(value: Any) -> Iterator[Any]:
+    """all leaves of nested dicts, lists and tuples"""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from walk(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from walk(item)
+    else:
+        yield value
+
+
+def layer(
+    cls: str,
+    options: dict[str, Any] | None = None,
+    *,
+    dims: Sequence[Dim],
+    dtype: str,
+    hint: str | None = None,
+    sparse_dim: Dim | None = None,
+    feature_dim: Dim | None = None,
+    **opts: Any,
+) -> Tensor:
+    """
+    A tensor ``[*dims]`` that the RETURNN layer ``cls`` gives; ``hint`` says what it is for. Its options are ``opts``, and
+    ``options`` for those whose names describe the result here (``dtype``, ``sparse_dim``, ``feature_dim``).
+    """
+    node = Node(cls, {**(options or {}), **opts}, dims=dims, dtype=dtype)
+    node.hint = hint or cls
+    node.module = _calling_module()
+    return add_node(node, sparse_dim=sparse_dim, feature_dim=feature_dim)
+
+
+def add_node(
+    node: Node, *, sparse_dim: Dim | None = None, feature_dim: Dim | None = None, region: Region | None = None
+) -> Tensor:
+    """put ``node`` into the current (or the given) region and give its tensor"""
+    graph = Graph.current
+    node.region = region or graph.region
+    node.region.nodes.append(node)
+    tensor = Tensor(node.hint, dims=node.dims, dtype=node.dtype, sparse_dim=sparse_dim)
+    if feature_dim is not None and feature_dim in node.dims and not sparse_dim:
+        tensor.feature_dim = feature_dim
+    tensor.raw_tensor = node
+    node.tensor = tensor
+    for dim in node.dims:
+        if dim.is_dynamic() and dim.get_same_base() not in graph.dims:
+            graph.dims[dim.get_same_base()] = [tensor]
+    return tensor
+
+
+def sub_output(parent: Tensor, name: str, *, dims: Sequence[Dim], dtype: str, sparse_dim: Dim | None = None) -> Tensor:
+    """the output ``name`` of a layer with several outputs; ``layer/name`` in RETURNN"""
+    node = Node("sub", {"parent": parent}, dims=dims, dtype=dtype)
+    node.name = name
+    node.region = parent.raw_tensor.region
+    tensor = Tensor(name, dims=dims, dtype=dtype, sparse_dim=sparse_dim)
+    tensor.raw_tensor = node
+    node.tensor = tensor
+    return tensor
+
+
+def _calling_module() -> rf.Module | None:
+    """the innermost module of the model whose method is running, which names the layer"""
+    modules = Graph.current.modules
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        module = frame.f_locals.get("self") if "self" in code.co_varnames[: code.co_argcount] else None
+        if module is not None and id(module) in modules:
+            return module
+        frame = frame.f_back
+    return None

@@ -1,0 +1,275 @@
+"""
+From a model and a step function to a RETURNN config of compact layers.
+
+The step runs once on tensors that are layers to be (:mod:`._backend`); what it computed is then simplified
+(:mod:`._passes`), named (:mod:`._emit`) and written down (:mod:`._text`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import returnn.frontend as rf
+from returnn.tensor import Tensor, TensorDict, batch_dim
+
+from . import _passes, _returnn
+from ._backend import LayersBackend
+from ._emit import Emitter, Variable
+from ._formulas import REPLACED
+from ._graph import Graph, Node, add_node, layer
+from ._shapes import give_size
+from ._text import layers_config
+
+_LOCK = threading.RLock()
+TASKS = ("train", "forward")
+
+
+class Lowered:
+    """
+    A lowered model: what :func:`lower` gives.
+
+    ``parameters`` maps each parameter path of the model to its :class:`Variable` in TensorFlow.
+    """
+
+    def __init__(self, *, task: str, program: dict[str, Any], extern_data: dict[str, Any], functions: list[str],
+                 variables: list[Variable]):  # fmt: skip
+        self.task = task
+        self.parameters = {variable.path: variable for variable in sorted(variables, key=lambda v: v.path)}
+        self._program = program
+        self._extern_data = extern_data
+        self._functions = functions
+
+    def __repr__(self) -> str:
+        return f"<Lowered {self.task}: {len(self._program)} layers, {len(self.parameters)} parameters>"
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """the net dict, as RETURNN reads it from the config"""
+        return self.config()["network"]
+
+    @property
+    def extern_data(self) -> dict[str, Any]:
+        """the ``extern_data`` dict that goes with :attr:`network`: the dims are the same objects"""
+        return self.config()["extern_data"]
+
+    def config(self, **settings: Any) -> dict[str, Any]:
+        """the RETURNN config as a dict: what :meth:`config_text` defines, of the same dims and functions"""
+        namespace: dict[str, Any] = {}
+        exec(compile(self.config_text(**settings), "<returnn_common config>", "exec"), namespace)
+        return {key: value for key, value in namespace.items() if not key.startswith("__")}
+
+    def config_text(self, **settings: Any) -> str:
+        """
+        The RETURNN config as Python text, the same bytes every time; it runs without this package.
+
+        ``settings`` are RETURNN's own options: ``train=``, ``dev=``, ``optimizer=``, ``batch_size=``, ``num_epochs=``,
+        ``model=``, ... ``task`` defaults to the task this was lowered for.
+        """
+        reserved = {"network", "extern_data", "behavior_version", "use_tensorflow"} & set(settings)
+        if reserved:
+            raise ValueError(f"config_text: {sorted(reserved)[0]!r} is set by the lowering, leave it out")
+        has_loop = any(isinstance(v, dict) and v.get("class") == "rec" for v in _all_dicts(self._program))
+        return layers_config(network=self._program, extern_data=self._extern_data,
+                             settings={"task": self.task, **settings}, functions=self._functions,
+                             has_loop=has_loop)  # fmt: skip
+
+
+def lower(model: rf.Module, step: Callable, extern_data: Mapping[str, Any], *, task: str = "train") -> Lowered:
+    """
+    The RETURNN layers that compute ``step`` on ``model``.
+
+    ``step(*, model, extern_data, **_)`` marks losses (task ``train``) or outputs (task ``forward``). ``extern_data`` maps
+    names to tensor templates, or to the options of one as in a RETURNN config. The model stays as it is and can be lowered
+    again, for another task or with another step.
+
+    Raises ValueError where the step marks nothing, and TypeError where an argument is of another kind.
+    """
+    _check_arguments(model, step, extern_data, task)
+    with _LOCK, _tracing(model) as graph:
+        try:
+            data = _extern_tensors(extern_data)
+            with _returnn.run_ctx(task, **_run_options(task)) as ctx:
+                step(model=model, extern_data=data)
+                roots = _roots(ctx, task, step)
+            return _finish(graph, model, data, roots, task)
+        finally:
+            _returnn.reset_dims([*graph.touched, *graph.dims])
+
+
+def _check_arguments(model: Any, step: Any, extern_data: Any, task: str) -> None:
+    if not isinstance(model, rf.Module):
+        raise TypeError(f"nn.lower: the model is a {type(model).__name__}, expected an nn.Module")
+    if not callable(step):
+        raise TypeError(f"nn.lower: the step is {step!r}, expected a function step(*, model, extern_data, **_)")
+    if not isinstance(extern_data, (Mapping, TensorDict)):
+        raise TypeError(f"nn.lower: extern_data is a {type(extern_data).__name__}, expected a dict of nn.Tensor templates")
+    if task not in TASKS:
+        raise ValueError(f"nn.lower: unknown task {task!r}, expected one of {', '.join(TASKS)}")
+
+
+@contextlib.contextmanager
+def _tracing(model: rf.Module) -> Iterator[Graph]:
+    """the layers backend selected, RF's composed functions replaced, the parameters fresh nodes of a new graph"""
+    parameters = dict(model.named_parameters())
+    before = {path: param.raw_tensor for path, param in parameters.items()}
+    outer, graph = Graph.current, Graph()
+    with _returnn.behavior_version(), _returnn.selected(LayersBackend), _returnn.replaced(REPLACED):
+        Graph.current = graph
+        graph.name_module(model)
+        try:
+            for param in parameters.values():
+                param.raw_tensor = Node("variable", {}, dims=param.dims, dtype=param.dtype)
+            yield graph
+        finally:
+            Graph.current = outer
+            for path, param in parameters.items():
+                param.raw_tensor = before[path]
+
+
+def _run_options(task: str) -> dict[str, Any]:
+    """the train flag, step and epoch as layers; those that nothing reads vanish"""
+    train_flag = layer("train_flag", dims=(), dtype="bool")
+    step = layer("global_train_step", dims=(), dtype="int64", hint="step")
+    return {"train_flag": train_flag, "step": step} if task == "train" else {"step": step}
+
+
+def _extern_tensors(extern_data: Any) -> TensorDict:
+    templates = TensorDict()
+    templates.update(dict(extern_data.data if isinstance(extern_data, TensorDict) else extern_data), auto_convert=True)
+    data = TensorDict()
+    for name, template in templates.data.items():
+        tensor = with_feature_dim(template.copy_template(name=name))
+        node = Node("data", {}, dims=tensor.dims, dtype=tensor.dtype)
+        node.name, node.hint = name, name
+        placed = add_node(node)
+        tensor.raw_tensor = node
+        node.tensor = tensor
+        data.data[name] = tensor
+        for dim in tensor.dims:
+            if dim.is_dynamic():
+                dim.dyn_size_ext = None
+                Graph.current.dims[dim.get_same_base()] = [placed]
+        Graph.current.dims.setdefault(batch_dim, [placed])
+    for tensor in data.data.values():
+        for dim in tensor.dims:
+            if (dim.is_dynamic() or dim.is_batch_dim()) and dim.dyn_size_ext is None:
+                give_size(dim, Graph.current.dims[batch_dim if dim.is_batch_dim() else dim.get_same_base()][0])
+    return data
+
+
+def with_feature_dim(tensor: Tensor) -> Tensor:
+    """the last dim of dense data is its feature dim where it has a fixed size and nothing else is said"""
+    if tensor.sparse_dim is None and tensor.feature_dim is None and tensor.dims and tensor.dims[-1].is_static():
+        tensor.feature_dim = tensor.dims[-1]
+    return tensor
+
+
+# --- losses and outputs
+
+
+def _roots(ctx: rf.RunCtx, task: str, step: Callable) -> list[Tensor]:
+    name = getattr(step, "__name__", "step")
+    if task == "train":
+        if not ctx.losses:
+            raise ValueError(f"{name} marks no loss; for task 'train' it must call loss.mark_as_loss() at least once")
+        roots = [_loss(loss) for loss in ctx.losses.values()]
+    else:
+        if not ctx.outputs.data:
+            raise ValueError(f"{name} marks no output; for task 'forward' it must call tensor.mark_as_output(...)")
+        roots = [_output(out_name, tensor) for out_name, tensor in ctx.outputs.data.items()]
+    return [*roots, *(_effect(tensor) for tensor in Graph.current.effects)]
+
+
+def _effect(tensor: Tensor) -> Tensor:
+    tensor.raw_tensor.is_output = True
+    return tensor
+
+
+def _output(name: str, tensor: Tensor) -> Tensor:
+    node = tensor.raw_tensor
+    if node.name or node.region is not Graph.current.root or node.cls == "data":
+        tensor = layer("copy", dims=tensor.dims, dtype=tensor.dtype, sparse_dim=tensor.sparse_dim,
+                       feature_dim=tensor.feature_dim, **{"from": tensor})  # fmt: skip
+        node = tensor.raw_tensor
+    node.name, node.is_output = name, name != "output"
+    return tensor
+
+
+def _loss(loss: Any) -> Tensor:
+    """a layer of the loss's name with RETURNN's loss ``as_is``, which sums it over all frames"""
+    tensor, norm = loss.loss, loss.custom_inv_norm_factor
+    dynamic = [dim for dim in tensor.dims if dim.is_dynamic() and not dim.is_batch_dim()]
+    others = [dim for dim in tensor.dims if not dim.is_batch_dim() and dim not in dynamic]
+    if len(dynamic) > 1 or others or (dynamic and not tensor.have_batch_axis()):
+        norm = rf.num_elements_of_shape(tensor.dims) if norm is None else norm
+        tensor = rf.reduce_sum(tensor, axis=[*dynamic, *others])
+        dynamic = []
+    options = {"set_axes": {"T": dynamic[0]}} if dynamic else {}
+    out = layer("reinterpret_data" if dynamic else "copy", dims=tensor.dims, dtype=tensor.dtype,
+                **{"from": tensor, **options, "loss": "as_is", **_loss_options(loss, norm)})  # fmt: skip
+    out.raw_tensor.name = loss.name
+    return out
+
+
+def _loss_options(loss: Any, norm: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if loss.scale != 1:
+        options["scale"] = loss.scale
+    if loss.as_error:
+        options["as_error"] = True
+    if loss.use_normalized_loss:
+        options["use_normalized_loss"] = True
+    if not loss.use_flatten_frames:
+        options["use_flatten_frames"] = False
+    if norm is not None:
+        options["custom_inv_norm_factor"] = norm
+    return {"loss_opts": options} if options else {}
+
+
+# --- the result
+
+
+def _finish(graph: Graph, model: rf.Module, data: TensorDict, roots: list[Tensor], task: str) -> Lowered:
+    raws = {path: param for path, param in model.named_parameters()}
+    parameters = {id(_variable_node(param)): (path, param) for path, param in raws.items()}
+    program = _passes.Program(graph.root, roots, parameters)
+    _passes.run(program)
+    emitter = Emitter(program, graph.modules)
+    network = emitter.net_dict()
+    extern = {name: _extern_options(tensor) for name, tensor in data.data.items()}
+    return Lowered(task=task, program=network, extern_data=extern, functions=sorted(emitter.functions),
+                   variables=emitter.variables)  # fmt: skip
+
+
+def _variable_node(param: rf.Parameter) -> Node:
+    node = param.raw_tensor
+    while node.cls == "variable_read":  # assigned in this step
+        node = node.opts["var"].raw_tensor
+    return node
+
+
+def _extern_options(tensor: Tensor) -> dict[str, Any]:
+    options: dict[str, Any] = {"dims": list(tensor.dims), "dtype": tensor.dtype}
+    if tensor.sparse_dim is not None:
+        options["sparse_dim"] = tensor.sparse_dim
+    elif tensor.feature_dim is not None:
+        options["feature_dim"] = tensor.feature_dim
+    if not tensor.available_for_inference:
+        options["available_for_inference"] = False
+    return options
+
+
+def _all_dicts(value: Any) -> Iterator[dict]:
+    if isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from _all_dicts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _all_dicts(item)
+
+
+__all__ = ["Lowered", "lower"]

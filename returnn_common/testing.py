@@ -1,0 +1,221 @@
+"""
+Run a model on both backends and compare: for the tests of this package, and for those of a plugin.
+
+:func:`run_layers` constructs a lowered net with RETURNN and runs it once; :func:`run_torch` runs the same step on
+RETURNN's torch backend. Both take and give numpy arrays, parameters by their paths in the model, in RF's layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+
+from .nn import _returnn
+from .nn.lowering import with_feature_dim
+
+
+@dataclass
+class Result:
+    """What one run gives: losses summed over all frames, outputs, gradients of the total loss, sizes of the graph."""
+
+    values: dict[str, numpy.ndarray] = field(default_factory=dict)
+    lengths: dict[str, list[numpy.ndarray | None]] = field(default_factory=dict)
+    gradients: dict[str, numpy.ndarray] = field(default_factory=dict)
+    num_layers: int = 0
+    num_ops: int = 0
+
+
+def random_parameters(model: Any, *, seed: int = 1, scale: float = 0.2) -> dict[str, numpy.ndarray]:
+    """values for all parameters of ``model``, none of them at its default; variances are positive"""
+    rng = numpy.random.RandomState(seed)
+    values = {}
+    for path, param in model.named_parameters():
+        value = rng.normal(scale=scale, size=[dim.dimension for dim in param.dims]).astype("float32")
+        values[path] = numpy.abs(value) + 0.5 if path.endswith("variance") else value
+    return values
+
+
+# --- layers
+
+
+@contextlib.contextmanager
+def layers_session(lowered: Any, *, train: bool = False, **settings: Any) -> Iterator[tuple[Any, Any]]:
+    """(RETURNN's TFNetwork, TensorFlow session) of the lowered net, parameters initialised"""
+    import returnn.tf.compat as tf_compat
+    import tensorflow as tf
+    from returnn.config import Config, global_config_ctx
+    from returnn.tf.network import TFNetwork
+
+    config = Config(lowered.config(**settings))
+    with _returnn.behavior_version(), global_config_ctx(config), tf.Graph().as_default():
+        with tf_compat.v1.Session() as session:
+            tf_compat.v1.set_random_seed(1)
+            net = TFNetwork(config=config, train_flag=train, eval_flag=True)
+            net.construct_from_dict(config.typed_value("network"))
+            net.initialize_params(session)
+            yield net, session
+
+
+def set_layer_parameters(lowered: Any, net: Any, session: Any, values: Mapping[str, numpy.ndarray]) -> None:
+    """set the variables of ``net`` from values in RF's layout"""
+    variables = {var.op.name: var for var in net.get_params_list()}
+    for path, variable in lowered.parameters.items():
+        variables[variable.name].load(numpy.transpose(values[path], variable.axes), session)
+
+
+def run_layers(
+    lowered: Any,
+    data: Mapping[str, numpy.ndarray],
+    *,
+    parameters: Mapping[str, numpy.ndarray] | None = None,
+    train: bool = False,
+    gradients: bool = False,
+) -> Result:
+    """one step of the lowered net; ``data`` has a batch as arrays, lengths under ``NAME:size1``"""
+    with layers_session(lowered, train=train) as (net, session):
+        if parameters is not None:
+            set_layer_parameters(lowered, net, session, parameters)
+        feed = _feed(net, data)
+        result = Result(num_layers=len(lowered.network), num_ops=len(session.graph.get_operations()))
+        for name, tensor in _fetched(net, lowered.task).items():
+            result.values[name], result.lengths[name] = _fetch(session, tensor, feed)
+        if gradients:
+            result.gradients = _layer_gradients(lowered, net, session, feed)
+        return result
+
+
+def _feed(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
+    feed = {}
+    for name, tensor in net.extern_data.data.items():
+        if name not in data:
+            continue
+        feed[tensor.placeholder] = data[name]
+        for axis, dim in enumerate(tensor.dims):
+            if dim.is_dynamic() and not dim.is_batch_dim():
+                feed[dim.dyn_size] = data[f"{name}:size{axis}"]
+    feed[net.extern_data.get_batch_info().dim] = len(next(iter(data.values())))
+    return feed
+
+
+def _fetched(net: Any, task: str) -> dict[str, Any]:
+    if task == "train":
+        losses, _, _ = net.get_losses_initialized(with_total=False)
+        return {holder.name: _Scalar(holder) for holder in losses.values()}
+    return {layer.name: layer.output for layer in net.get_output_layers()}
+
+
+class _Scalar:
+    """a loss, summed over all frames"""
+
+    def __init__(self, holder: Any):
+        self.placeholder = holder.get_loss_value() if holder.get_loss_value() is not None else holder.get_error_value()
+        self.dims = ()
+
+
+def _fetch(session: Any, tensor: Any, feed: dict[Any, Any]) -> tuple[numpy.ndarray, list[numpy.ndarray | None]]:
+    sizes = [dim.dyn_size if dim.is_dynamic() and not dim.is_batch_dim() else None for dim in tensor.dims]
+    wanted = [size for size in sizes if size is not None]
+    value, *got = session.run([tensor.placeholder, *wanted], feed_dict=feed)
+    rest = iter(got)
+    return value, [None if size is None else next(rest) for size in sizes]
+
+
+def _layer_gradients(lowered: Any, net: Any, session: Any, feed: dict[Any, Any]) -> dict[str, numpy.ndarray]:
+    import tensorflow as tf
+
+    variables = {var.op.name: var for var in net.get_params_list()}
+    wanted = {path: v for path, v in lowered.parameters.items() if variables[v.name].trainable}
+    total = net.get_objective()
+    grads = tf.compat.v1.gradients(total, [variables[v.name] for v in wanted.values()])
+    dense = [tf.convert_to_tensor(g) if g is not None else tf.zeros_like(variables[v.name]) for g, v in zip(grads, wanted.values())]
+    arrays = session.run(dense, feed_dict=feed)
+    return {path: numpy.transpose(a, numpy.argsort(v.axes)) for (path, v), a in zip(wanted.items(), arrays)}
+
+
+# --- torch
+
+
+@contextlib.contextmanager
+def torch_backend() -> Iterator[None]:
+    """RETURNN's torch backend selected, with our pinned behavior version"""
+    import returnn.frontend as rf
+
+    with _returnn.behavior_version(), _returnn.selected(type(_returnn.global_backend)):
+        rf.select_backend_torch()
+        yield
+
+
+def run_torch(
+    get_model: Callable[[], Any],
+    step: Callable,
+    extern_data: Mapping[str, Any],
+    data: Mapping[str, numpy.ndarray],
+    *,
+    parameters: Mapping[str, numpy.ndarray] | None = None,
+    task: str = "train",
+    train: bool = False,
+    gradients: bool = False,
+) -> Result:
+    """the same as :func:`run_layers` with a model built on torch"""
+    import torch
+
+    with torch_backend():
+        model = get_model()
+        for path, param in model.named_parameters():
+            if parameters is not None:
+                param.raw_tensor.data = torch.tensor(parameters[path])
+        with torch.set_grad_enabled(gradients):
+            tensors = _torch_data(extern_data, data)
+            try:
+                with _returnn.run_ctx(task, train_flag=train) as ctx:
+                    step(model=model, extern_data=tensors)
+                    result = _torch_result(ctx, task)
+                    if gradients:
+                        ctx.total_loss().raw_tensor.backward()
+                        result.gradients = _torch_gradients(model)
+            finally:
+                _returnn.reset_dims([dim for tensor in tensors.data.values() for dim in tensor.dims if dim.is_dynamic()])
+        return result
+
+
+def _torch_data(extern_data: Mapping[str, Any], data: Mapping[str, numpy.ndarray]) -> Any:
+    import torch
+    from returnn.tensor import Tensor, TensorDict, batch_dim
+
+    tensors = TensorDict()
+    batch_dim.dyn_size_ext = Tensor("batch", dims=(), dtype="int32")
+    batch_dim.dyn_size_ext.raw_tensor = torch.tensor(len(next(iter(data.values()))), dtype=torch.int32)
+    for name, template in extern_data.items():
+        tensor = with_feature_dim(template.copy_template())
+        for axis, dim in enumerate(tensor.dims):
+            if dim.is_dynamic() and not dim.is_batch_dim():
+                dim.dyn_size_ext = Tensor(f"{dim.name}_size", dims=[batch_dim], dtype="int32")
+                dim.dyn_size_ext.raw_tensor = torch.tensor(data[f"{name}:size{axis}"], dtype=torch.int32)
+        tensor.raw_tensor = torch.tensor(data[name])
+        tensors.data[name] = tensor
+    return tensors
+
+
+def _torch_result(ctx: Any, task: str) -> Result:
+    result = Result()
+    if task == "train":
+        for name, loss in ctx.losses.items():
+            result.values[name] = loss.get_summed_loss().raw_tensor.detach().numpy()
+        return result
+    for name, tensor in ctx.outputs.data.items():
+        result.values[name] = tensor.raw_tensor.detach().numpy()
+        sizes = [dim.dyn_size_ext if dim.is_dynamic() and not dim.is_batch_dim() else None for dim in tensor.dims]
+        result.lengths[name] = [None if size is None else size.raw_tensor.numpy() for size in sizes]
+    return result
+
+
+def _torch_gradients(model: Any) -> dict[str, numpy.ndarray]:
+    return {
+        path: numpy.zeros([d.dimension for d in param.dims], "float32") if param.raw_tensor.grad is None else param.raw_tensor.grad.numpy()
+        for path, param in model.named_parameters()
+        if not param.auxiliary
+    }
