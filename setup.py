@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent
 # This RETURNN is the first that knows behavior_version 31.
 OLDEST = {"returnn": "1.20260902.94849", "tensorflow": "2.20.0"}
 
-DEMO = ["espeakng-loader", "jiwer", "matplotlib", "rich", "soundfile"]
-TORCH = ["torch>=2.5"]
+DEMO = ["espeakng-loader", "h5py", "jiwer", "matplotlib", "rich", "soundfile"]
+TORCH = ["torch>=2.13"]
 TEST = [*DEMO, "build", "mypy", "pytest>=8", "ruff", "setuptools>=69", "torch==2.13.*"]
 
 

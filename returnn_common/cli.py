@@ -56,29 +56,37 @@ def _add_demo(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "demo",
         help="train a small conformer-CTC on spoken digit strings and recognise a held-out set",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "--data", metavar="DIR", help="recordings named as in FSDD; none: synthesise speech"
-    )
-    parser.add_argument("--out", metavar="DIR", default="demo", help="folder for all results")
-    parser.add_argument(
+    option = parser.add_argument
+    option("--data", metavar="DIR", help="recordings named as in FSDD; by default synthetic speech")
+    option("--out", metavar="DIR", default="demo", help="for all results; default: %(default)s")
+    option(
         "--backend",
-        choices=["tensorflow-net-dict", "torch"],
+        choices=("tensorflow-net-dict", "torch"),
         default="tensorflow-net-dict",
-        help="RETURNN's backend",
+        help="of RETURNN; default: %(default)s",
     )
-    parser.add_argument(
-        "--resume", action="store_true", help="continue an interrupted run in --out"
+    option("--resume", action="store_true", help="continue an interrupted run in --out")
+    option(
+        "--seed", type=int, default=1, help="of the data and of the training; default: %(default)s"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the data and of the training")
+    option(
+        "--hold-out", metavar="SPEAKER", help="speaker of --data who is in the held-out set only"
+    )
     parser.set_defaults(run=_run_demo)
 
 
 def _run_demo(args: argparse.Namespace) -> None:
     from . import demo
 
-    demo.run(data=args.data, out=args.out, backend=args.backend, resume=args.resume, seed=args.seed)
+    demo.run(
+        data=args.data,
+        out=args.out,
+        backend=args.backend,
+        resume=args.resume,
+        seed=args.seed,
+        hold_out=args.hold_out,
+    )
 
 
 def _add_list(commands: argparse._SubParsersAction) -> None:

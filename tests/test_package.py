@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import returnn_common
-from returnn_common import cli
+from returnn_common import cli, demo
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,6 +71,24 @@ def test_command_line_usage(capsys):
     assert usage_error(capsys).endswith("the following arguments are required: COMMAND")
     assert "argument --seed: invalid int value: 'x'" in usage_error(capsys, "demo", "--seed", "x")
     assert "invalid choice: 'jax'" in usage_error(capsys, "demo", "--backend", "jax")
+
+
+def test_demo_gets_its_options(monkeypatch):
+    """Every option of the command reaches `demo.run`, which takes no other ones."""
+    given = {}
+    signature = inspect.signature(demo.run)
+    monkeypatch.setattr(demo, "run", lambda **options: given.update(options))
+    assert cli.main(["demo"]) == 0
+    assert given == {name: option.default for name, option in signature.parameters.items()}
+    argv = "--data d --out o --backend torch --resume --seed 5 --hold-out theo".split()
+    assert cli.main(["demo", *argv]) == 0
+    expected = {"data": "d", "out": "o", "backend": "torch", "resume": True, "seed": 5}
+    assert given == {**expected, "hold_out": "theo"}
+
+
+def test_list(capsys):
+    assert cli.main(["list"]) == 0
+    assert "conformer" in capsys.readouterr().out.splitlines()
 
 
 def test_version(capsys):
