@@ -295,3 +295,29 @@ def test_stays_light(code):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_every_module_imports_without_extras_and_frameworks():
+    """Where none of the extras is installed, all modules can be imported; none loads TensorFlow."""
+    missing = ["espeakng_loader", "h5py", "jiwer", "matplotlib", "rich", "soundfile", "torch"]
+    code = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({missing!r}))\n"
+        f"for name in {all_modules()!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    assert 'tensorflow' not in sys.modules, name\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def all_modules() -> list[str]:
+    names = [module_name(file, PACKAGE) for file in sorted(PACKAGE.rglob("*.py"))]
+    wanted = [name for name in names if name and name not in LATE_MODULES | {"__main__"}]
+    return [f"{PACKAGE.name}.{name}" for name in wanted]
