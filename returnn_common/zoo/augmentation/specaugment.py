@@ -47,69 +47,70 @@ class SpecAugment(nn.Module):
 
     def masked(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
         """:return: `source` with its masks, in training or not"""
-        mask = self.time_mask(source, spatial_dim=spatial_dim)
+        out = nn.where(self.time_mask(source, spatial_dim=spatial_dim), 0.0, source)
         if int(source.feature_dim.dimension * self.max_feature_width) > 0:
-            mask = nn.logical_or(mask, self.feature_mask(source, spatial_dim=spatial_dim))
-        return nn.where(mask, 0.0, source)
+            out = nn.where(self.feature_mask(source, spatial_dim=spatial_dim), 0.0, out)
+        return out
 
     def time_mask(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
         """:return: `[B, spatial_dim]`, True where masked"""
         batch_dims = source.remaining_dims([spatial_dim, source.feature_dim])
         length = spatial_dim.get_size_tensor(device=source.device)
-        mask_dim = nn.Dim(length // self.frames_per_mask, name="time_masks")
+        max_masks = length // self.frames_per_mask
         return random_spans(
             nn.range_over_dim(spatial_dim, device=source.device),
-            batch_dims=batch_dims,
+            dims=[*batch_dims, nn.Dim(max_masks, name="time_masks")],
+            num_spans=uniform_int(batch_dims, nn.minimum(max_masks, MIN_MASKS), max_masks + 1),
             length=length,
-            span_dim=mask_dim,
-            max_spans=length // self.frames_per_mask,
             max_width=self.max_width,
         )
 
     def feature_mask(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
         """:return: `[B, F]`, True where masked"""
-        dim = source.feature_dim
+        feature_dim, mask_dim = source.feature_dim, self.feature_mask_dim
+        batch_dims = source.remaining_dims([spatial_dim, feature_dim])
+        max_masks = mask_dim.dimension
         return random_spans(
-            nn.range_over_dim(dim, device=source.device),
-            batch_dims=source.remaining_dims([spatial_dim, dim]),
-            length=dim.dimension,
-            span_dim=self.feature_mask_dim,
-            max_spans=self.feature_mask_dim.dimension,
-            max_width=int(dim.dimension * self.max_feature_width),
+            nn.range_over_dim(feature_dim, device=source.device),
+            dims=[*batch_dims, mask_dim],
+            num_spans=uniform_int(batch_dims, min(max_masks, MIN_MASKS), max_masks + 1),
+            length=feature_dim.dimension,
+            max_width=int(feature_dim.dimension * self.max_feature_width),
         )
 
 
 def random_spans(
     positions: nn.Tensor,
     *,
-    batch_dims: list[nn.Dim],
+    dims: list[nn.Dim],
+    num_spans: nn.Tensor,
     length: nn.Tensor | int,
-    span_dim: nn.Dim,
-    max_spans: nn.Tensor | int,
     max_width: int,
 ) -> nn.Tensor:
     """
-    Up to `max_spans` spans for each entry of `batch_dims`, at independent places.
+    Spans of independent places and widths.
 
     :param positions: `[T]`, 0, 1, ... along the axis to cover
+    :param dims: `batch_dims`, each entry with spans of its own, and last a dim of the largest
+        number of spans
+    :param num_spans: `batch_dims`, how many there are
     :param length: `batch_dims` or a number; every span starts in `0 ... length - 1`
-    :param span_dim: as large as the largest `max_spans`
-    :param max_spans: `batch_dims` or a number; the count is uniform from min(2, max_spans) to this
     :param max_width: the width is uniform from 1 to this
     :return: bool, `batch_dims` and `[T]`: True inside a span
     """
-    dims = [*batch_dims, span_dim]
-    min_spans = nn.minimum(max_spans, MIN_MASKS)
-    num_spans = min_spans + uniform_int(batch_dims, max_spans - min_spans + 1)
-    start = uniform_int(dims, length)
-    width = 1 + uniform_int(dims, max_width)
-    inside = (positions >= start) & (positions < start + width)
-    return nn.reduce_any(inside & (nn.range_over_dim(span_dim) < num_spans), axis=span_dim)
+    start = uniform_int(dims, 0, length)
+    end = start + uniform_int(dims, 1, max_width + 1)
+    inside = nn.compare_bc(positions, ">=", start) & nn.compare_bc(positions, "<", end)
+    drawn = nn.compare_bc(nn.range_over_dim(dims[-1]), "<", num_spans)
+    return nn.reduce_any(inside & drawn, axis=dims[-1])
 
 
-def uniform_int(dims: list[nn.Dim], bound: nn.Tensor | int) -> nn.Tensor:
-    """:return: `dims`, independent and uniform in `0 ... bound - 1`"""
-    return nn.cast(nn.random_uniform(dims) * bound, "int32")
+def uniform_int(dims: list[nn.Dim], start: nn.Tensor | int, end: nn.Tensor | int) -> nn.Tensor:
+    """:return: int32, `dims`, independent and uniform in `start ... end - 1`"""
+    if isinstance(start, int) and isinstance(end, int):
+        return nn.random_uniform(dims, dtype="int32", minval=start, maxval=end)
+    # RETURNN draws integers only from one range for all entries
+    return start + nn.cast(nn.random_uniform(dims) * (end - start), "int32")
 
 
 def make_specaugment(
