@@ -8,10 +8,9 @@ import numpy
 import pytest
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
-from returnn.util.basic import BehaviorVersion
 
-from returnn_common import nn
-from returnn_common.zoo.encoder import conformer
+from returnn_common import nn, testing
+from returnn_common.zoo.encoder import conformer, conformer_parts
 from returnn_common.zoo.frontend.conv_subsampling import TIME_STRIDES, make_conv_subsampling
 
 torch = pytest.importorskip("torch")
@@ -19,13 +18,11 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def torch_backend():
-    if not BehaviorVersion.is_set():
-        BehaviorVersion.set(31)
-    rf.select_backend_torch()
-    rf.set_random_seed(1)
-    rf.init_forward_step_run_ctx(step=0, epoch=1)
-    with torch.no_grad():
-        yield
+    with testing.torch_backend():
+        rf.set_random_seed(1)
+        rf.init_forward_step_run_ctx(step=0, epoch=1)
+        with torch.no_grad():
+            yield
 
 
 def batch(arrays, feature_dim):
@@ -295,7 +292,7 @@ def test_batch_norm_ignores_the_padding():
 
 def test_dropout_is_drawn_for_each_element():
     """Also in the training of a whole block: no two frames of a constant input stay equal."""
-    module = conformer.FeedForward(dim := nn.FeatureDim("x", 40), dim, dropout=0.5)
+    module = conformer_parts.FeedForward(dim := nn.FeatureDim("x", 40), dim, dropout=0.5)
     randomize(module)
     x, _ = batch([numpy.ones([6, 40])] * 3, dim)
     rf.init_train_step_run_ctx(train_flag=True, step=0, epoch=1)

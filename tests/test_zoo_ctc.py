@@ -10,9 +10,8 @@ import numpy
 import pytest
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
-from returnn.util.basic import BehaviorVersion
 
-from returnn_common import nn
+from returnn_common import nn, testing
 from returnn_common.zoo.encoder.conformer import make_conformer
 from returnn_common.zoo.segmental.ctc import Ctc, make_ctc
 
@@ -21,11 +20,10 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def torch_backend():
-    if not BehaviorVersion.is_set():
-        BehaviorVersion.set(31)
-    rf.select_backend_torch()
-    rf.set_random_seed(1)
-    rf.init_train_step_run_ctx(train_flag=False, step=0, epoch=1)
+    with testing.torch_backend():
+        rf.set_random_seed(1)
+        rf.init_train_step_run_ctx(train_flag=False, step=0, epoch=1)
+        yield
 
 
 def tiny_model():

@@ -8,9 +8,8 @@ import numpy
 import pytest
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
-from returnn.util.basic import BehaviorVersion
 
-from returnn_common import nn
+from returnn_common import nn, testing
 from returnn_common.zoo.frontend.logmel import make_logmel
 
 torch = pytest.importorskip("torch")
@@ -18,10 +17,9 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def torch_backend():
-    if not BehaviorVersion.is_set():
-        BehaviorVersion.set(31)
-    rf.select_backend_torch()
-    rf.init_forward_step_run_ctx(step=0, epoch=1)
+    with testing.torch_backend():
+        rf.init_forward_step_run_ctx(step=0, epoch=1)
+        yield
 
 
 def features(module, signals, *, with_channel=False):

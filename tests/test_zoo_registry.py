@@ -54,10 +54,6 @@ def test_record_fits_the_maker(entry):
 
 
 def test_get_passes_the_options_on():
-    pytest.importorskip("torch")
-    import returnn.frontend as rf
-
-    rf.select_backend_torch()
     for name in ("conv_subsampling", "returnn_common/conv_subsampling"):
         module = zoo.get(name, in_dim=7, out_dim=5, factor=6)
         assert (module.in_dim.dimension, module.out_dim.dimension) == (7, 5)

@@ -8,9 +8,8 @@ import numpy
 import pytest
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
-from returnn.util.basic import BehaviorVersion
 
-from returnn_common import nn
+from returnn_common import nn, testing
 from returnn_common.zoo.augmentation.specaugment import make_specaugment
 
 torch = pytest.importorskip("torch")
@@ -20,10 +19,9 @@ FEATURE_DIM = nn.FeatureDim("feature", 40)
 
 @pytest.fixture(autouse=True)
 def torch_backend():
-    if not BehaviorVersion.is_set():
-        BehaviorVersion.set(31)
-    rf.select_backend_torch()
-    rf.set_random_seed(1)
+    with testing.torch_backend():
+        rf.set_random_seed(1)
+        yield
 
 
 def masks(lengths, *, train=True, dim=FEATURE_DIM, **options):

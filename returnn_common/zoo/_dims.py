@@ -5,12 +5,16 @@ shape.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .. import nn
 
 
-def as_dim(size: int | nn.Dim, name: str) -> nn.Dim:
+def as_dim(
+    size: int | nn.Dim, name: str, *, make: Callable[[str, int], nn.Dim] = nn.FeatureDim
+) -> nn.Dim:
     """
-    :return: `size` itself when it is a dim, else a new feature dim of this size
+    :return: `size` itself when it is a dim, else a new dim of this size
     :raises TypeError: `size` is neither an int nor a dim
     :raises ValueError: `size` is not positive
     """
@@ -20,7 +24,7 @@ def as_dim(size: int | nn.Dim, name: str) -> nn.Dim:
         raise TypeError(f"{name}: expected an int or a Dim, got {size!r}")
     if size < 1:
         raise ValueError(f"{name}: expected a positive size, got {size}")
-    return nn.FeatureDim(name, size)
+    return make(name, size)
 
 
 def check_input(who: str, source: nn.Tensor, **dims: nn.Dim) -> None:

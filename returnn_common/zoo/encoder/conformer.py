@@ -23,78 +23,7 @@ from collections.abc import Callable, Iterable
 from ... import nn
 from .. import _dims
 from ..frontend.conv_subsampling import make_conv_subsampling
-
-
-class FeedForward(nn.Module):
-    """layer norm, linear, swish, dropout, linear, dropout (Figure 4 of the paper)"""
-
-    def __init__(self, dim: nn.Dim, hidden_dim: nn.Dim, *, dropout: float):
-        super().__init__()
-        self.in_dim = self.out_dim = dim
-        self.norm = nn.LayerNorm(dim)
-        self.linear_in = nn.Linear(dim, hidden_dim)
-        self.linear_out = nn.Linear(hidden_dim, dim)
-        self.dropout = dropout
-
-    def __call__(self, x: nn.Tensor) -> nn.Tensor:
-        x = nn.swish(self.linear_in(self.norm(x)))
-        x = self.linear_out(nn.dropout(x, self.dropout))
-        return nn.dropout(x, self.dropout)
-
-
-class SelfAttention(nn.Module):
-    """
-    layer norm, self-attention with relative positions (Transformer-XL,
-    https://arxiv.org/abs/1901.02860), dropout
-    """
-
-    def __init__(self, dim: nn.Dim, *, num_heads: int, dropout: float):
-        super().__init__()
-        self.in_dim = self.out_dim = dim
-        self.norm = nn.LayerNorm(dim)
-        self.att = nn.RelPosSelfAttention(
-            dim,
-            dim,
-            key_dim_total=dim,
-            value_dim_total=dim,
-            num_heads=num_heads,
-            att_dropout=dropout,
-        )
-        self.dropout = dropout
-
-    def __call__(self, x: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
-        x = self.att(self.norm(x), axis=spatial_dim)
-        return nn.dropout(x, self.dropout)
-
-
-class Convolution(nn.Module):
-    """
-    layer norm, linear, gate, depthwise convolution over time, norm, swish, linear, dropout (Figure
-    2 of the paper)
-    """
-
-    def __init__(
-        self,
-        dim: nn.Dim,
-        *,
-        kernel_size: int,
-        conv_norm: Callable[[nn.Dim], nn.Module],
-        dropout: float,
-    ):
-        super().__init__()
-        self.in_dim = self.out_dim = dim
-        self.norm = nn.LayerNorm(dim)
-        self.linear_in = nn.Linear(dim, 2 * dim)
-        self.depthwise_conv = nn.Conv1d(dim, dim, kernel_size, padding="same", groups=dim.dimension)
-        self.conv_norm = conv_norm(dim)
-        self.linear_out = nn.Linear(dim, dim)
-        self.dropout = dropout
-
-    def __call__(self, x: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
-        x, _ = nn.gating(self.linear_in(self.norm(x)), out_dim=self.in_dim)
-        x, _ = self.depthwise_conv(x, in_spatial_dim=spatial_dim)
-        x = self.linear_out(nn.swish(self.conv_norm(x)))
-        return nn.dropout(x, self.dropout)
+from .conformer_parts import Convolution, FeedForward, SelfAttention
 
 
 class ConformerBlock(nn.Module):
@@ -123,7 +52,7 @@ class ConformerBlock(nn.Module):
 def make_conformer_block(
     dim: int | nn.Dim = 512,
     *,
-    num_heads: int = 8,
+    num_heads: int | nn.Dim = 8,
     ff_dim: int | nn.Dim | None = None,
     kernel_size: int = 31,
     dropout: float = 0.1,
@@ -144,9 +73,10 @@ def make_conformer_block(
     :raises ValueError: `dim` is not a multiple of `num_heads`
     """
     dim = _dims.as_dim(dim, "conformer")
-    if dim.dimension % num_heads:
+    num_heads = _dims.as_dim(num_heads, "num_heads", make=nn.SpatialDim)
+    if dim.dimension % num_heads.dimension:
         raise ValueError(
-            f"conformer: the size {dim.dimension} is not a multiple of num_heads {num_heads}"
+            f"conformer: {dim.dimension} is not a multiple of num_heads {num_heads.dimension}"
         )
     ff_dim = _dims.as_dim(4 * dim.dimension if ff_dim is None else ff_dim, "ff")
     return ConformerBlock(
@@ -184,7 +114,7 @@ def make_conformer(
     out_dim: int | nn.Dim = 512,
     *,
     num_layers: int = 12,
-    num_heads: int = 8,
+    num_heads: int | nn.Dim = 8,
     subsampling: int = 4,
     dropout: float = 0.1,
 ) -> Conformer:
@@ -202,9 +132,10 @@ def make_conformer(
     :param dropout: in all places
     """
     out_dim = _dims.as_dim(out_dim, "conformer")
+    sizes = {
+        "num_heads": _dims.as_dim(num_heads, "num_heads", make=nn.SpatialDim),
+        "ff_dim": nn.FeatureDim("ff", 4 * out_dim.dimension),
+    }
     frontend = make_conv_subsampling(in_dim, out_dim, factor=subsampling)
-    layers = [
-        make_conformer_block(out_dim, num_heads=num_heads, dropout=dropout)
-        for _ in range(num_layers)
-    ]
+    layers = [make_conformer_block(out_dim, dropout=dropout, **sizes) for _ in range(num_layers)]
     return Conformer(frontend, layers, dropout=dropout)

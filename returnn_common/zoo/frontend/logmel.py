@@ -72,6 +72,7 @@ class LogMel(nn.Module):
             frame_step=self.step,
             frame_length=self.window,
             fft_length=self.fft_length,
+            out_spatial_dim=in_spatial_dim.ceildiv_right(self.step),
             use_mask=False,  # the padding has done it
         )
         power = nn.abs(spectrum) ** 2.0
