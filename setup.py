@@ -10,8 +10,8 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 
 # The oldest supported releases; tests/run_floor_and_newest.py reads them and tests both ends.
-# This RETURNN is the first that knows behavior_version 31.
-OLDEST = {"returnn": "1.20260902.94849", "tensorflow": "2.20.0"}
+# This RETURNN knows behavior_version 31, which every generated config pins.
+OLDEST = {"returnn": "1.20260917.92059", "tensorflow": "2.20.0"}
 
 DEMO = ["espeakng-loader", "h5py", "jiwer", "matplotlib", "rich", "soundfile"]
 TORCH = ["torch>=2.13"]
