@@ -39,6 +39,57 @@ def random_parameters(model: Any, *, seed: int = 1, scale: float = 0.2) -> dict[
     return values
 
 
+def assert_backends_agree(
+    get_model: Callable[[], Any],
+    step: Callable,
+    extern_data: Mapping[str, Any],
+    data: Mapping[str, numpy.ndarray],
+    *,
+    task: str = "train",
+    tolerance: float = 1e-4,
+) -> Result:
+    """
+    Layers and torch give the same losses or outputs, and gradients, from the same random parameters.
+
+    ``tolerance`` is relative to the largest entry of each array, with an absolute floor of 1e-6. Gives the layers' result.
+    """
+    from . import nn
+
+    model = get_model()
+    lowered = nn.lower(model, step, extern_data, task=task)
+    parameters = random_parameters(model)
+    gradients = task == "train"
+    layers = run_layers(lowered, data, parameters=parameters, gradients=gradients)
+    torch = run_torch(get_model, step, extern_data, data, parameters=parameters, task=task, gradients=gradients)
+    assert list(layers.values) == list(torch.values), (list(layers.values), list(torch.values))
+    for name, expected in torch.values.items():
+        for ours, theirs in zip(layers.lengths.get(name) or [], torch.lengths.get(name) or []):
+            assert theirs is None or ours.tolist() == theirs.tolist(), f"lengths of {name}: {ours} and {theirs}"
+        _assert_close(f"value {name}", layers.values[name], expected, tolerance, torch.lengths.get(name))
+    for path in layers.gradients:
+        _assert_close(f"gradient of {path}", layers.gradients[path], torch.gradients[path], tolerance)
+    return layers
+
+
+def _assert_close(what: str, ours: Any, theirs: Any, tolerance: float, lengths: Any = None) -> None:
+    ours, theirs = numpy.asarray(ours), numpy.asarray(theirs)
+    assert ours.shape == theirs.shape, f"{what}: shape {ours.shape} on layers, {theirs.shape} on torch"
+    mask = _valid(theirs.shape, lengths)
+    difference = numpy.abs(numpy.where(mask, ours.astype("float64") - theirs, 0.0)).max(initial=0.0)
+    scale = numpy.abs(numpy.where(mask, theirs, 0.0)).max(initial=0.0)
+    assert difference <= tolerance * scale + 1e-6, f"{what}: layers differ from torch by {difference:g} of {scale:g}"
+
+
+def _valid(shape: tuple[int, ...], lengths: Any) -> numpy.ndarray:
+    """true where a batch-major array has frames, false in the padding"""
+    mask = numpy.ones(shape, dtype=bool)
+    for axis, size in enumerate(lengths or []):
+        if size is not None and size.ndim == 1:
+            inside = numpy.arange(shape[axis])[None, :] < size[:, None]
+            mask &= inside.reshape([shape[0]] + [shape[axis] if i == axis else 1 for i in range(1, len(shape))])
+    return mask
+
+
 # --- layers
 
 
@@ -171,7 +222,7 @@ def run_torch(
         with torch.set_grad_enabled(gradients):
             tensors = _torch_data(extern_data, data)
             try:
-                with _returnn.run_ctx(task, train_flag=train) as ctx:
+                with _returnn.extern_data_of_step(tensors), _returnn.run_ctx(task, train_flag=train) as ctx:
                     step(model=model, extern_data=tensors)
                     result = _torch_result(ctx, task)
                     if gradients:

@@ -16,7 +16,8 @@ from returnn.tensor import Dim, Tensor, TensorDict, batch_dim, single_step_dim
 from . import _returnn
 from ._backend import LayersBackend
 from ._graph import Node
-from ._names import FeatureDim, SpatialDim
+from ._names import FeatureDim, SpatialDim, any_feature_dim, any_spatial_dim
+from .functions import cross_entropy, ctc_greedy_decode, ctc_loss, dropout, extern_data, mark_as_loss, scan, select_frames
 from .lowering import Lowered, lower
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _returnn.register(Node, LayersBackend)
 _returnn.select_if_none(LayersBackend)
+_returnn.require_behavior_version()
+_returnn.wrap_once(Tensor, "mark_as_loss", mark_as_loss)
 
 
 def __getattr__(name: str) -> Any:

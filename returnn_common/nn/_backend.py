@@ -386,9 +386,9 @@ class LayersBackend(Backend):
         at = source.dims.index(axis)
         opts = {"pad_to_multiples": pad_to_multiples, "pad_value": pad_value}
         feature = dims[-1] if source.feature_dim == axis else source.feature_dim
-        return layer("split_dims", dims=[*source.dims[:at], *dims, *source.dims[at + 1 :]], dtype=source.dtype,
-                     sparse_dim=source.sparse_dim, feature_dim=feature,
-                     **{"from": source, "axis": axis, "dims": list(dims), **_given(opts)})  # fmt: skip
+        return layer("split_dims", {"from": source, "axis": axis, "dims": list(dims), **_given(opts)},
+                     dims=[*source.dims[:at], *dims, *source.dims[at + 1 :]], dtype=source.dtype,
+                     sparse_dim=source.sparse_dim, feature_dim=feature)  # fmt: skip
 
     @staticmethod
     def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> Tensor:
@@ -520,9 +520,9 @@ class LayersBackend(Backend):
             return _control_flow.masked_select_subset(tensor, mask=mask, dims=dims, out_dim=out_dim)
         out_dim = out_dim or Dim(None, name="mask")
         rest = without(tensor.dims, dims)
-        out = layer("boolean_mask", dims=[out_dim, *rest], dtype=tensor.dtype, sparse_dim=tensor.sparse_dim,
-                    feature_dim=tensor.feature_dim,
-                    **{"from": tensor, "mask": mask, "dims": list(dims), "out_dim": out_dim})  # fmt: skip
+        out = layer("boolean_mask", {"from": tensor, "mask": mask, "dims": list(dims), "out_dim": out_dim},
+                    dims=[out_dim, *rest], dtype=tensor.dtype, sparse_dim=tensor.sparse_dim,
+                    feature_dim=tensor.feature_dim)  # fmt: skip
         return out, out_dim
 
     @staticmethod
@@ -606,6 +606,10 @@ class LayersBackend(Backend):
         return _formulas.ctc_loss(**kwargs)
 
     @classmethod
+    def scaled_dot_product_attention(cls, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
+        return _formulas.dot_attention(query, key, value, **kwargs)
+
+    @classmethod
     def rel_pos_self_attention(cls, query: Tensor, key: Tensor, value: Tensor, pos_emb: Tensor, **kwargs: Any) -> Tensor:
         return _formulas.rel_pos_self_attention(query, key, value, pos_emb, **kwargs)
 
@@ -626,10 +630,11 @@ class LayersBackend(Backend):
         use_mask: bool,
     ) -> Tensor:
         params = {"v2_mean": running_mean, "v2_variance": running_variance, "v2_gamma": gamma, "v2_beta": beta}
-        options = {"use_shift": affine, "use_std": affine, "momentum": momentum, "epsilon": epsilon,
-                   "param_version": 2, "masked_time": use_mask}  # fmt: skip
+        defaults = {"use_shift": True, "use_std": True, "momentum": 0.1, "epsilon": 1e-3}
+        options = {"use_shift": affine, "use_std": affine, "momentum": momentum, "epsilon": epsilon}
+        options = {key: value for key, value in options.items() if value != defaults[key]}
         named = {f"batch_norm/{name}": param for name, param in params.items() if param is not None}
-        return _like(source, "batch_norm", in_dim=in_dim, **options, params=named)
+        return _like(source, "batch_norm", in_dim=in_dim, masked_time=use_mask, **options, params=named)
 
     @staticmethod
     def conv(
@@ -660,7 +665,7 @@ class LayersBackend(Backend):
             "conv", dims=dims, dtype=source.dtype, feature_dim=out_dim,
             **{"from": source, "in_dim": in_dim, "in_spatial_dims": list(in_spatial_dims), "out_dim": out_dim,
                "out_spatial_dims": list(out_spatial_dims), "filter_size": sizes, "padding": padding, **options,
-               "with_bias": bias is not None, "params": _given({"W": filter, "bias": bias}), "filter_dims": list(filter_size)})  # fmt: skip
+               **({} if bias is not None else {"with_bias": False}), "params": _given({"W": filter, "bias": bias}), "filter_dims": list(filter_size)})  # fmt: skip
         return out, out_spatial_dims
 
     @staticmethod

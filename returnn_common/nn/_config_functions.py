@@ -7,26 +7,63 @@ They run inside RETURNN, without this package, so they import what they need the
 from __future__ import annotations
 
 FUNCTIONS = {
-    "rel_pos_scores": '''
-def rel_pos_scores(source, order, rows, heads, **_):
-    """attention scores with relative positions (https://arxiv.org/abs/1901.02860, section 3.3), not yet scaled"""
+    "distance_encoding": '''
+def distance_encoding(source, self, **_):
+    """sinusoids of the distances 1-T .. T-1 (https://arxiv.org/abs/1901.02860), [2*T-1, feature]"""
+    import math
     import tensorflow as tf
 
-    names = list(order)
-    x = {
-        name: source(i, as_data=True, auto_convert=False).copy_compatible_to_dims_raw(order[name])
-        for i, name in enumerate(names)
-    }
-    if "u" in x:  # biases of content and position, [heads, feature] -> [heads, 1, feature]
-        x["u"], x["v"] = (b[..., None, :] if "i" not in b.shape else b for b in (x["u"], x["v"]))
-    content = tf.einsum(f"{rows}qd,{rows}kd->{rows}qk", x["q"] + x.get("u", 0.0), x["k"])
-    position = tf.einsum(f"{rows}qd,{heads}pd->{rows}qp", x["q"] + x.get("v", 0.0), x["p"])
-    shape = tf.shape(position)
-    outer, num_query, num_distances = shape[:-2], shape[-2], shape[-1]
-    position = tf.pad(position, [(0, 0)] * (position.shape.ndims - 1) + [(1, 0)])
-    position = tf.reshape(position, tf.concat([outer, [num_distances + 1, num_query]], axis=0))[..., 1:, :]
-    position = tf.reshape(position, tf.concat([outer, [num_query, num_distances]], axis=0))
-    return content + position[..., : tf.shape(content)[-1]]
+    num_features = self.output.dims[-1].dimension
+    distance = source(0, auto_convert=False)
+    distance -= tf.cast(tf.shape(distance)[0] // 2, tf.float32)
+    rate = tf.exp(tf.range(num_features // 2, dtype=tf.float32) * (-2.0 * math.log(1e4) / num_features))
+    angle = distance[:, None] * rate
+    return tf.sin(tf.concat([angle, angle + math.pi / 2], axis=-1))
+''',
+    "rel_pos_scores": '''
+def rel_pos_scores(source, self, **_):
+    """
+    Attention scores with relative positions (https://arxiv.org/abs/1901.02860, section 3.3), not yet scaled:
+    (q + u) k for all pairs, plus (q + v) p for all distances, where row i is shifted to start at distance -i.
+    """
+    import tensorflow as tf
+
+    q, k, p, *biases = (source(i, as_data=True, auto_convert=False) for i in range(len(self.sources)))
+    letters = {}
+
+    def axes(dims):
+        return "".join(letters.setdefault(dim, chr(ord("a") + len(letters))) for dim in dims)
+
+    def with_bias(bias):
+        return q.placeholder + tf.reshape(bias.placeholder, [d.dimension if d in bias.dims else 1 for d in q.dims])
+
+    q_u, q_v = (with_bias(bias) for bias in biases) if biases else (q.placeholder, q.placeholder)
+    *outer, query_dim, key_dim = self.output.dims
+    (distance_dim,) = set(p.dims) - set(q.dims)
+    content = tf.einsum(f"{axes(q.dims)},{axes(k.dims)}->{axes(self.output.dims)}", q_u, k.placeholder)
+    to = axes([*outer, query_dim, distance_dim])
+    position = tf.einsum(f"{axes(q.dims)},{axes(p.dims)}->{to}", q_v, p.placeholder)
+    *sizes, num_queries, num_keys = tf.unstack(tf.shape(content))
+    num_distances = num_queries + num_keys - 1
+    none = [0] * len(outer)
+    position = tf.pad(position, [(0, 0)] * len(outer) + [(0, 0), (1, 0)])
+    position = tf.reshape(position, [*sizes, num_distances + 1, num_queries])
+    position = tf.slice(position, [*none, 1, 0], [-1] * len(none) + [-1, -1])
+    position = tf.reshape(position, [*sizes, num_queries, num_distances])
+    return content + tf.slice(position, [*none, 0, 0], [-1] * len(none) + [-1, num_keys])
+''',
+    "einsum": '''
+def einsum(source, self, **_):
+    """the product of two tensors, summed over all dims that the result lacks"""
+    import tensorflow as tf
+
+    a, b = (source(i, as_data=True, auto_convert=False) for i in (0, 1))
+    letters = {}
+
+    def axes(dims):
+        return "".join(letters.setdefault(dim, chr(ord("a") + len(letters))) for dim in dims)
+
+    return tf.einsum(f"{axes(a.dims)},{axes(b.dims)}->{axes(self.output.dims)}", a.placeholder, b.placeholder)
 ''',
     "ctc_loss": '''
 def ctc_loss(source, time_dim, labels_dim, class_dim, blank, **_):
@@ -62,5 +99,17 @@ def ctc_loss(source, time_dim, labels_dim, class_dim, blank, **_):
     frame_mask = tf.sequence_mask(num_frames, tf.shape(logits)[0], dtype=logits.dtype)
     all_blank = -tf.reduce_sum(tf.transpose(tf.nn.log_softmax(logits)[..., -1]) * frame_mask, axis=1)
     return tf.where(num_labels > 0, loss, all_blank)
+''',
+    "select_frames": '''
+def select_frames(source, self, **_):
+    """the frames of source 0 where the mask (source 1) is true, padded to the longest"""
+    import tensorflow as tf
+
+    x, mask, index = (source(i, as_data=True, auto_convert=False) for i in range(3))
+    batch_dim, out_dim, *rest = self.output.dims
+    (time_dim,) = set(mask.dims) - {batch_dim}
+    frames = x.copy_compatible_to_dims_raw([batch_dim, time_dim, *rest])
+    kept = tf.ragged.boolean_mask(frames, mask.copy_compatible_to_dims_raw([batch_dim, time_dim]))
+    return kept.to_tensor(shape=[None, None, *(dim.dimension for dim in rest)])[:, : tf.shape(index.placeholder)[0]]
 ''',
 }

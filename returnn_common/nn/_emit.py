@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 import returnn.frontend as rf
-from returnn.tensor import Tensor
+from returnn.tensor import Dim, Tensor
 
 from . import _expressions, _initial
 from ._formulas import ConfigFunction
@@ -175,7 +175,7 @@ class Emitter:
             opts.update(self._parameter_options(node, params, filter_dims))
         if node.is_output:
             opts["is_output_layer"] = True
-        return {key: self._value(value, region) for key, value in opts.items()}
+        return {key: self._value(_plain(key, value), region) for key, value in opts.items()}
 
     def _parameter_options(self, node: Node, params: dict[str, Tensor], filter_dims: Any) -> dict[str, Any]:
         owner = self.owners.get(id(node))
@@ -246,6 +246,13 @@ def is_trained(param: rf.Parameter) -> bool:
 
 def _is(option: Any, default: Any) -> bool:
     return not isinstance(option, numpy.ndarray) and option == default
+
+
+def _plain(key: str, value: Any) -> Any:
+    """a match priority tells the two axes of a square weight apart; as an option of a layer it says nothing"""
+    if key in ("in_dim", "out_dim") and isinstance(value, Dim) and value.match_priority:
+        return value.copy(match_priority=0)
+    return value
 
 
 def _group_key(node: Node) -> tuple:

@@ -15,6 +15,7 @@ from returnn.tensor import Dim, Tensor
 from ._graph import layer
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+_LEVEL = {"add": 1, "sub": 1, "mul": 2, "truediv": 2, "floordiv": 2, "mod": 2, "pow": 3}
 _CALLS = {
     "maximum": "tf.maximum",
     "minimum": "tf.minimum",
@@ -24,7 +25,11 @@ _CALLS = {
     "logaddexp": "tf.experimental.numpy.logaddexp",
 }
 #: Functions of one argument that are part of a formula; what is an activation stays a layer or goes into a linear one.
-UNARY = {name: f"tf.{name}" for name in ("exp", "sqrt", "square", "sin", "cos")} | {"rsqrt": "tf.math.rsqrt", "log": "tf.math.log"}
+UNARY = {name: f"tf.{name}" for name in ("exp", "sqrt", "square", "sin", "cos")} | {
+    "rsqrt": "tf.math.rsqrt",
+    "log": "tf.math.log",
+    "neg": "-",
+}
 
 
 def expression(kind: str, *operands: Any, dims: Sequence[Dim], dtype: str, **kwargs: Any) -> Tensor:
@@ -80,15 +85,20 @@ def _same_kind_chain(expr: tuple) -> list[Tensor] | None:
     return operands if all(isinstance(operand, Tensor) for operand in operands) else None
 
 
-def _code(expr: Any, sources: Sequence[Tensor], *, nested: bool = False) -> str:
+def _code(expr: Any, sources: Sequence[Tensor], *, outer: str = "") -> str:
     if isinstance(expr, Tensor):
         return f"source({next(i for i, t in enumerate(sources) if t.raw_tensor is expr.raw_tensor)})"
     if not isinstance(expr, tuple):
         return _number(expr)
     kind, *operands = expr
+    if kind == "neg":
+        return f"-{_code(operands[0], sources, outer='pow')}"
     if kind in _INFIX:
-        code = f" {_INFIX[kind]} ".join(_code(operand, sources, nested=True) for operand in operands)
-        return f"({code})" if nested else code
+        left, right = operands
+        tighter = "pow" if kind in ("sub", "truediv", "floordiv", "mod", "pow") else kind
+        parts = _code(left, sources, outer=kind), _code(right, sources, outer=tighter)
+        code = f"{parts[0]} {_INFIX[kind]} {parts[1]}"
+        return f"({code})" if _LEVEL[kind] < _LEVEL.get(outer, 0) else code
     name = UNARY.get(kind) or _CALLS[kind]
     return f"{name}({', '.join(_code(operand, sources) for operand in operands)})"
 

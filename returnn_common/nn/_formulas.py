@@ -7,7 +7,6 @@ own modules lower as compactly as ours.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +26,12 @@ class ConfigFunction:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def out_type(dims: Sequence[Dim], *, feature_dim: Dim | None = None) -> dict[str, Any]:
+    """the result of an eval layer; in RETURNN's older form (``dim_tags``), which its loss layers want"""
+    feature = list(dims).index(feature_dim) if feature_dim is not None else None
+    return {"dim_tags": list(dims), "dtype": "float32", "sparse_dim": None, "feature_dim_axis": feature, "time_dim_axis": None}
 
 
 def is_traced(tensor: Any) -> bool:
@@ -85,6 +90,28 @@ def batch_norm(original: Callable, self: rf.BatchNorm, source: Tensor) -> Tensor
         use_mask=masked)  # fmt: skip
 
 
+def copy_masked(original: Callable, self: Tensor, mask_value: Any, *, dims: Any = None, **kwargs: Any) -> Tensor:
+    """``Tensor.copy_masked`` as one seq_len_mask layer per dim"""
+    if not is_traced(self) or not isinstance(mask_value, (int, float)):
+        return original(self, mask_value, dims=dims, **kwargs)
+    dims = self.dims if dims is None else [d if isinstance(d, Dim) else self.dims[d] for d in dims]
+    wanted = [dim for dim in dims if dim.need_masking() and set(dim.dyn_size_ext.dims) <= set(self.dims)]
+    if any(not dim.dyn_size_ext.dims for dim in wanted):
+        return original(self, mask_value, dims=dims, **kwargs)
+    out = self
+    for dim in wanted:
+        out = _masked(out, dim, mask_value)
+    return out
+
+
+def _masked(x: Tensor, dim: Dim, value: float) -> Tensor:
+    node = x.raw_tensor
+    if node.cls == "seq_len_mask" and node.opts["axis"] == dim and node.opts["mask_value"] == value:
+        return x
+    return layer("seq_len_mask", dims=x.dims, dtype=x.dtype, hint="masked", sparse_dim=x.sparse_dim,
+                 feature_dim=x.feature_dim, **{"from": x, "axis": dim, "mask_value": float(value) if x.dtype.startswith("float") else value})  # fmt: skip
+
+
 def gating(
     original: Callable, x: Tensor, *, axis: Dim | None = None, gate_func: Any = rf.sigmoid, act_func: Any = rf.identity,
     out_dim: Dim | None = None,
@@ -127,17 +154,10 @@ def _sinusoids_of_distances(time_dim: Dim, feat_dim: Dim) -> tuple[Tensor, Dim]:
     distance_dim = time_dim + time_dim - 1
     position = layer("range_in_axis", {"from": dim_sources(time_dim), "axis": distance_dim, "dtype": "float32"},
                      dims=[distance_dim], dtype="float32", hint="distance")  # fmt: skip
-    rate = -2.0 * math.log(1e4) / feat_dim.dimension
-    half = feat_dim.dimension // 2
-    code = (
-        f"(lambda angle: tf.sin(tf.concat([angle, angle + {math.pi / 2!r}], axis=-1)))("
-        f"(source(0, auto_convert=False) - (tf.shape(source(0, auto_convert=False))[0] - 1) / 2)[:, None]"
-        f" * tf.exp(tf.range({half}, dtype=tf.float32) * {rate!r}))"
-    ).replace("(tf.shape(source(0, auto_convert=False))[0] - 1) / 2",
-              "tf.cast((tf.shape(source(0, auto_convert=False))[0] - 1) // 2, tf.float32)")  # fmt: skip
-    emb = layer("eval", dims=[distance_dim, feat_dim], dtype="float32", hint="rel_pos_enc", feature_dim=feat_dim,
-                **{"from": position, "eval": code,
-                   "out_type": {"dims": [distance_dim, feat_dim], "dtype": "float32", "feature_dim": feat_dim}})  # fmt: skip
+    dims = [distance_dim, feat_dim]
+    emb = layer("eval", dims=dims, dtype="float32", hint="distance_encoding", feature_dim=feat_dim,
+                **{"from": position, "eval": ConfigFunction("distance_encoding"),
+                   "out_type": out_type(dims, feature_dim=feat_dim)})  # fmt: skip
     return emb, distance_dim
 
 
@@ -158,45 +178,67 @@ def rel_pos_self_attention(
     pos_emb_spatial_dim: Dim,
 ) -> Tensor:
     """self-attention with relative positions (https://arxiv.org/abs/1901.02860, section 3.3): four layers"""
-    scores = _rel_pos_scores(query, key, pos_emb, pos_bias_u, pos_bias_v, qk_feat_dim=qk_feat_dim,
-                             dims=(query_spatial_dim, kv_spatial_dim, pos_emb_spatial_dim))  # fmt: skip
+    biases = [bias for bias in (pos_bias_u, pos_bias_v) if bias is not None]
+    if len(biases) == 1:
+        raise NotImplementedError("relative attention with one of the two position biases: give both or none")
+    outer = without(query.dims, [query_spatial_dim, qk_feat_dim])
+    dims = [*outer, query_spatial_dim, kv_spatial_dim]
+    scores = layer("eval", dims=dims, dtype="float32", hint="scores",
+                   **{"from": [query, key, pos_emb, *biases], "eval": ConfigFunction("rel_pos_scores"),
+                      "out_type": out_type(dims)})  # fmt: skip
+    return _attend(scores, value, scale=qk_feat_dim.dimension**-0.5, dropout=att_dropout,
+                   dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
+                   dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim))  # fmt: skip
+
+
+def dot_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attention_mask: Tensor | None = None,
+    att_dropout: float = 0.0,
+    att_dropout_broadcast: bool = False,
+    v_feat_dim: Dim,
+    qk_feat_dim: Dim,
+    kv_spatial_dim: Dim,
+    query_spatial_dim: Dim,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """scaled dot-product attention (https://arxiv.org/abs/1706.03762, section 3.2.1); causal: no position after its own"""
+    if kv_spatial_dim == query_spatial_dim:
+        kv_dim = Dim(None, name=f"{kv_spatial_dim.name}_kv")
+        key, value = (rf.replace_dim(x, in_dim=kv_spatial_dim, out_dim=kv_dim)[0] for x in (key, value))
+        kv_spatial_dim = kv_dim
+    scores = rf.matmul(query, key, reduce=qk_feat_dim)
+    if is_causal:
+        past = rf.compare_bc(rf.range_over_dim(kv_spatial_dim), "<=", rf.range_over_dim(query_spatial_dim))
+        scores = rf.where(past, scores, float("-inf"))
+    if attention_mask is not None and attention_mask.dtype == "bool":
+        scores = rf.where(attention_mask, scores, float("-inf"))
+    scale = qk_feat_dim.dimension**-0.5 if scale is None else scale
+    if attention_mask is not None and attention_mask.dtype != "bool":
+        scores, scale = scores * scale + attention_mask, 1.0
+    return _attend(scores, value, scale=scale, dropout=att_dropout,
+                   dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
+                   dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim))  # fmt: skip
+
+
+def _attend(
+    scores: Tensor, value: Tensor, *, scale: float, dropout: float, dropout_axis: Dim | None, dims: tuple[Dim, Dim, Dim]
+) -> Tensor:
+    """softmax(scale * scores) over the key dim, times the values; batch and time first, so heads can be merged in place"""
+    query_dim, kv_dim, v_feat_dim = dims
     weights = layer("softmax_over_spatial", dims=scores.dims, dtype=scores.dtype, hint="weights",
-                    **{"from": scores, "axis": kv_spatial_dim, "energy_factor": qk_feat_dim.dimension**-0.5})  # fmt: skip
-    axis = kv_spatial_dim if att_dropout_broadcast else None
-    weights = rf.dropout(weights, att_dropout, axis=axis)
-    att = rf.matmul(weights, value, reduce=kv_spatial_dim, use_mask=False)
-    if v_feat_dim in att.dims:
-        att.feature_dim = v_feat_dim
-    return att
-
-
-def _rel_pos_scores(
-    query: Tensor, key: Tensor, pos_emb: Tensor, bias_u: Tensor | None, bias_v: Tensor | None, *, qk_feat_dim: Dim,
-    dims: Sequence[Dim],
-) -> Tensor:  # fmt: skip
-    """
-    (q + u) k over all pairs, plus (q + v) p over all distances moved so that row i starts at distance -i:
-    pad one column, read the same memory with rows one longer, and every row is shifted by one more.
-    """
-    query_dim, kv_dim, distance_dim = dims
-    outer = without(query.dims, [query_dim, qk_feat_dim])
-    per_head = without(pos_emb.dims, [distance_dim, qk_feat_dim])
-    letters = {dim: chr(ord("a") + i) for i, dim in enumerate(outer)}
-    rows, heads = "".join(letters.values()), "".join(letters[dim] for dim in per_head)
-    sources = {"q": (query, [*outer, query_dim, qk_feat_dim]), "k": (key, [*outer, kv_dim, qk_feat_dim]),
-               "p": (pos_emb, [*per_head, distance_dim, qk_feat_dim])}  # fmt: skip
-    for name, bias in (("u", bias_u), ("v", bias_v)):
-        if bias is not None:
-            sources[name] = (bias, _bias_order(bias, outer, query_dim, qk_feat_dim))
-    options = {"rows": rows, "heads": heads, "order": {name: order for name, (_, order) in sources.items()}}
-    out = [*outer, query_dim, kv_dim]
-    return layer("eval", dims=out, dtype="float32", hint="scores",
-                 **{"from": [tensor for tensor, _ in sources.values()], "eval": ConfigFunction("rel_pos_scores"),
-                    "eval_locals": options, "out_type": {"dims": out, "dtype": "float32", "feature_dim": None}})  # fmt: skip
-
-
-def _bias_order(bias: Tensor, outer: Sequence[Dim], query_dim: Dim, feat_dim: Dim) -> list[Any]:
-    return [dim for dim in [*outer, query_dim, feat_dim] if dim in bias.dims]
+                    **{"from": scores, "axis": kv_dim, **({"energy_factor": scale} if scale != 1 else {})})  # fmt: skip
+    weights = rf.dropout(weights, dropout, axis=dropout_axis)
+    rest = union(without(weights.dims, kv_dim), without(value.dims, kv_dim))
+    first = [dim for dim in rest if dim.is_batch_dim() or dim == query_dim]
+    out = [*sorted(first, key=lambda dim: not dim.is_batch_dim()), *without(rest, [*first, v_feat_dim]), v_feat_dim]
+    return layer("eval", dims=out, dtype=value.dtype, hint="att", feature_dim=v_feat_dim,
+                 **{"from": [weights, value], "eval": ConfigFunction("einsum"),
+                    "out_type": out_type(out, feature_dim=v_feat_dim)})  # fmt: skip
 
 
 # --- CTC, cross-entropy
@@ -223,7 +265,7 @@ def ctc_loss(
                "blank": blank_index % logits.feature_dim.dimension}  # fmt: skip
     return layer("eval", dims=dims, dtype="float32", hint="ctc",
                  **{"from": [logits, targets], "eval": ConfigFunction("ctc_loss"), "eval_locals": options,
-                    "out_type": {"dims": dims, "dtype": "float32", "feature_dim": None, "sparse_dim": None}})  # fmt: skip
+                    "out_type": out_type(dims)})  # fmt: skip
 
 
 def _native_ctc_loss(
@@ -250,6 +292,7 @@ def lstm(source: Tensor, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
 REPLACED: dict[tuple[Any, str], Callable] = {
     (rf, "dropout"): dropout,
     (rf, "gating"): gating,
+    (Tensor, "copy_masked"): copy_masked,
     (rf.LayerNorm, "__call__"): layer_norm,
     (rf.BatchNorm, "__call__"): batch_norm,
     (_returnn.attention, "relative_positional_encoding"): relative_positional_encoding,

@@ -16,6 +16,13 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 
+_NO_VALUE = (
+    "{tensor} is a template without a value. Modules are called in a step function, which nn.lower runs, "
+    "on the tensors that it gets as extern_data."
+)
+_OTHER_BACKEND = "{tensor} belongs to another backend; a step may use only the tensors that it gets, and parameters of the model"
+
+
 class Node:
     """
     One RETURNN layer: its class, its options (which may hold tensors, dims and regions), and what it gives.
@@ -145,6 +152,9 @@ def layer(
     ``options`` for those whose names describe the result here (``dtype``, ``sparse_dim``, ``feature_dim``).
     """
     node = Node(cls, {**(options or {}), **opts}, dims=dims, dtype=dtype)
+    for value in walk(node.opts):
+        if isinstance(value, Tensor) and not isinstance(value.raw_tensor, Node):
+            raise ValueError(_NO_VALUE.format(tensor=value) if value.raw_tensor is None else _OTHER_BACKEND.format(tensor=value))
     node.hint = hint or cls
     node.module = _calling_module()
     return add_node(node, sparse_dim=sparse_dim, feature_dim=feature_dim)

@@ -13,14 +13,16 @@ from typing import Any
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-from ._graph import Node, Region, walk
+from ._graph import Graph, Node, Region, walk
 
 
 class Program:
     """A traced graph with its parameters and its roots: what must be computed."""
 
-    def __init__(self, root: Region, roots: Iterable[Tensor], parameters: dict[int, tuple[str, rf.Parameter]]):
-        self.root = root
+    def __init__(self, graph: Graph, roots: Iterable[Tensor], parameters: dict[int, tuple[str, rf.Parameter]]):
+        self.root = graph.root
+        self.dim_sources = graph.dims
+        self.sizes = [(dim, dim.dyn_size_ext) for dim in graph.dims if _has_size_node(dim)]
         self.roots = [tensor.raw_tensor for tensor in roots]
         self.parameters = parameters  # id(node) -> (path, parameter)
         self.live: list[Node] = []
@@ -48,6 +50,19 @@ class Program:
             return None
         return self.parameters[id(value.raw_tensor)][1]
 
+    def reaches(self, start: Node, goal: Node) -> bool:
+        """whether computing ``start`` needs ``goal``"""
+        seen: set[int] = set()
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            if node is goal:
+                return True
+            if id(node) not in seen:
+                seen.add(id(node))
+                stack.extend(_reads(node))
+        return False
+
     def users(self, value: Tensor) -> list[Node]:
         """the live nodes that read it"""
         return self.uses.get(id(value.raw_tensor), [])
@@ -57,6 +72,11 @@ class Program:
         users = self.uses.get(id(node), [])
         is_root = any(root is node for root in self.roots)
         return users == [user] and not is_root and node.region is user.region and node.name is None
+
+
+def _has_size_node(dim: Dim) -> bool:
+    size = dim.dyn_size_ext
+    return size is not None and isinstance(size.raw_tensor, Node) and bool(dim.derived_from_op)
 
 
 def _reads(node: Node) -> list[Node]:
@@ -74,9 +94,26 @@ def _reads(node: Node) -> list[Node]:
 
 def run(program: Program) -> None:
     """all passes, in the order in which they make room for each other"""
-    for step in (_fuse_arithmetic, _fuse_linear, _fuse_activation, _fuse_dropout, _fuse_softmax_scale):
+    for step in (_simplify_sizes, _fuse_arithmetic, _fuse_linear, _fuse_activation, _fuse_dropout, _fuse_softmax_scale):
         step(program)
         program.refresh()
+
+
+# --- sizes
+
+
+def _simplify_sizes(program: Program) -> None:
+    """the size of a dim made by dim math is read off a tensor that has the dim: one ``length`` layer"""
+    for dim, size in program.sizes:
+        node = size.raw_tensor
+        sources = program.dim_sources.get(dim.get_same_base(), [])
+        if node.cls == "length" or not any(node is live for live in program.live) or not sources:
+            continue
+        source = sources[0]
+        fits = source.raw_tensor.region is program.root and node.region is program.root
+        if fits and not program.reaches(source.raw_tensor, node):
+            node.cls, node.hint, node.module = "length", f"{dim.name}_size", source.raw_tensor.module
+            node.opts = {"from": source, "axis": dim}
 
 
 # --- arithmetic
@@ -218,6 +255,19 @@ def _make_linear(program: Program, node: Node, core: Node, weight: Tensor, bias:
 
 # --- activation, dropout and scale as options of a layer
 
+_READ_DIMS_ONLY = ("length", "range_in_axis")
+
+
+def _with_source(value: Any, old: Node, new: Node) -> Any:
+    """options with another source; what reads only the size of a dim may read it from any tensor with that dim"""
+    if isinstance(value, Tensor):
+        return new.tensor if value.raw_tensor is old else value
+    if isinstance(value, dict):
+        return {key: _with_source(item, old, new) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_source(item, old, new) for item in value)
+    return value
+
 
 def _fuse_activation(program: Program) -> None:
     """an activation that directly follows a linear layer or a convolution is its option"""
@@ -226,6 +276,10 @@ def _fuse_activation(program: Program) -> None:
             continue
         source = node.opts["from"].raw_tensor
         fits = source.cls in ("linear", "conv") and not source.opts.get("activation") and source.dtype == node.dtype
+        for user in program.uses.get(id(source), []) if fits else ():
+            if user.cls in _READ_DIMS_ONLY:
+                user.opts = _with_source(user.opts, source, node)
+        program.refresh()
         if fits and program.is_only_use(source, node):
             activation = node.opts["activation"]
             node.cls, node.hint, node.module = source.cls, source.hint, source.module

@@ -8,6 +8,7 @@ something, it breaks there first, with that sentence.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,15 @@ def select_if_none(backend: type[Backend]) -> None:
     """RF's global backend is one object whose class says which; its class is ``Backend`` while none is selected."""
     if type(global_backend) is Backend:
         global_backend.__class__ = backend
+
+
+def require_behavior_version() -> None:
+    """
+    RF reads the behavior version when a module is built, too (whether attention dropout is shared over time, ...), so it
+    must be right before a config is loaded. A version that the process has chosen itself stays.
+    """
+    if not BehaviorVersion.is_set():
+        BehaviorVersion.set_min_behavior_version(BEHAVIOR_VERSION)
 
 
 @contextlib.contextmanager
@@ -88,11 +98,39 @@ def replaced(functions: dict[tuple[Any, str], Callable]) -> Iterator[None]:
             setattr(owner, name, original)
 
 
+def wrap_once(owner: Any, name: str, function: Callable) -> None:
+    """``Tensor`` is RETURNN's own class; its method is wrapped when ``nn`` is imported, by whichever copy comes first."""
+    original = getattr(owner, name)
+    if not getattr(original, "_returnn_common", False):
+        wrapped = _with_original(function, original)
+        wrapped._returnn_common = True  # type: ignore[attr-defined]
+        setattr(owner, name, wrapped)
+
+
 def _with_original(function: Callable, original: Callable) -> Callable:
+    @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)
 
     return call
+
+
+_extern_data: list[Any] = []
+
+
+@contextlib.contextmanager
+def extern_data_of_step(data: Any) -> Iterator[None]:
+    """what ``nn.extern_data(name)`` gives while the step runs"""
+    _extern_data.append(data)
+    try:
+        yield
+    finally:
+        _extern_data.pop()
+
+
+def current_extern_data() -> dict[str, Tensor] | None:
+    """the data of the step that runs, by name"""
+    return _extern_data[-1].data if _extern_data else None
 
 
 def reset_dims(dims: list[Dim]) -> None:
@@ -106,6 +144,7 @@ def reset_dims(dims: list[Dim]) -> None:
 attention = _rf_attention  # RelPosSelfAttention calls ``relative_positional_encoding`` as a global of this module
 
 __all__ = [
-    "BEHAVIOR_VERSION", "Backend", "Tensor", "attention", "batch_dim", "behavior_version", "global_backend",
-    "masked_select_with_batch", "register", "replaced", "reset_dims", "run_ctx", "select_if_none", "selected",
+    "BEHAVIOR_VERSION", "Backend", "Tensor", "attention", "batch_dim", "behavior_version",
+    "current_extern_data", "extern_data_of_step", "wrap_once", "global_backend",
+    "masked_select_with_batch", "register", "require_behavior_version", "replaced", "reset_dims", "run_ctx", "select_if_none", "selected",
 ]  # fmt: skip

@@ -53,19 +53,18 @@ class Dims:
         if base.derived_from_op and base.derived_from_op.kind == "constant":
             return str(base.dimension)
         if base not in self.names:
-            value = self._definition(base)
-            self.names[base] = self._unique(base)
+            value = self._definition(base, name=dim.name or base.name or "dim")
+            self.names[base] = self._unique(dim)
             self.lines.append(f"{self.names[base]} = {value}")
         return self.names[base]
 
-    def _definition(self, dim: Dim) -> str:
+    def _definition(self, dim: Dim, *, name: str) -> str:
         op = dim.derived_from_op
         if op:
             a, *rest = (self.ref(operand) for operand in op.inputs)
             if op.kind in _METHODS:
                 return f"{_receiver(a)}.{_METHODS[op.kind]}({', '.join(rest)})"
-            return f" {_INFIX[op.kind]} ".join([a, *rest])
-        name = dim.name or dim.description or "dim"
+            return f" {_INFIX[op.kind]} ".join([a, *rest]).replace("+ -", "- ")
         if dim.kind == Dim.Types.Feature:
             return f"FeatureDim({_string(name)}, {dim.dimension})"
         size = f", {dim.dimension}" if dim.dimension is not None else ""
@@ -87,19 +86,24 @@ def _receiver(text: str) -> str:
     return f"Dim({text})" if text.isdigit() else text
 
 
-def code(value: Any, dims: Dims, *, indent: int = 0) -> str:
-    """Python code for ``value``, on one line where it fits"""
+def code(value: Any, dims: Dims, *, indent: int = 0, prefix: int = 0) -> str:
+    """Python code for ``value``, on one line where it fits behind ``prefix`` characters"""
     flat = _flat(value, dims)
-    if len(flat) + indent <= _WIDTH or not isinstance(value, (dict, list, tuple)) or not value:
+    if len(flat) + indent + prefix <= _WIDTH or not isinstance(value, (dict, list, tuple)) or not value:
         return flat
     inner = " " * (indent + 4)
     if isinstance(value, dict):
         opening, closing = "{", "}"
-        items = [f"{_flat(key, dims)}: {code(item, dims, indent=indent + 4)}" for key, item in value.items()]
+        items = [_item(key, item, dims, indent=indent + 4) for key, item in value.items()]
     else:
         opening, closing = ("[", "]") if isinstance(value, list) else ("(", ")")
         items = [code(item, dims, indent=indent + 4) for item in value]
     return f"{opening}\n" + "".join(f"{inner}{item},\n" for item in items) + " " * indent + closing
+
+
+def _item(key: Any, value: Any, dims: Dims, *, indent: int) -> str:
+    name = _flat(key, dims)
+    return f"{name}: {code(value, dims, indent=indent, prefix=len(name) + 2)}"
 
 
 def _flat(value: Any, dims: Dims) -> str:
@@ -178,7 +182,7 @@ def layers_config(
 
 
 def _network(network: dict[str, Any], dims: Dims) -> str:
-    return "{\n" + "".join(f"    {_string(k)}: {code(v, dims, indent=4)},\n" for k, v in network.items()) + "}"
+    return "{\n" + "".join(f"    {_item(k, v, dims, indent=4)},\n" for k, v in network.items()) + "}"
 
 
 def _used(body: str, dims: Dims) -> list[str]:

@@ -91,7 +91,7 @@ def lower(model: rf.Module, step: Callable, extern_data: Mapping[str, Any], *, t
     with _LOCK, _tracing(model) as graph:
         try:
             data = _extern_tensors(extern_data)
-            with _returnn.run_ctx(task, **_run_options(task)) as ctx:
+            with _returnn.extern_data_of_step(data), _returnn.run_ctx(task, **_run_options(task)) as ctx:
                 step(model=model, extern_data=data)
                 roots = _roots(ctx, task, step)
             return _finish(graph, model, data, roots, task)
@@ -235,7 +235,7 @@ def _loss_options(loss: Any, norm: Any) -> dict[str, Any]:
 def _finish(graph: Graph, model: rf.Module, data: TensorDict, roots: list[Tensor], task: str) -> Lowered:
     raws = {path: param for path, param in model.named_parameters()}
     parameters = {id(_variable_node(param)): (path, param) for path, param in raws.items()}
-    program = _passes.Program(graph.root, roots, parameters)
+    program = _passes.Program(graph, roots, parameters)
     _passes.run(program)
     emitter = Emitter(program, graph.modules)
     network = emitter.net_dict()
@@ -252,11 +252,11 @@ def _variable_node(param: rf.Parameter) -> Node:
 
 
 def _extern_options(tensor: Tensor) -> dict[str, Any]:
-    options: dict[str, Any] = {"dims": list(tensor.dims), "dtype": tensor.dtype}
+    options: dict[str, Any] = {"dim_tags": list(tensor.dims), "dtype": tensor.dtype}
     if tensor.sparse_dim is not None:
         options["sparse_dim"] = tensor.sparse_dim
     elif tensor.feature_dim is not None:
-        options["feature_dim"] = tensor.feature_dim
+        options["feature_dim_axis"] = tensor.dims.index(tensor.feature_dim)
     if not tensor.available_for_inference:
         options["available_for_inference"] = False
     return options
