@@ -47,6 +47,25 @@ print("good")
 """
 
 
+# Lowers a model with the module `nn`: for the ways in where it may depend on the way.
+LOWER = """
+def lower(nn):
+    time_dim, dim, hidden = nn.SpatialDim("time"), nn.FeatureDim("in", 3), nn.FeatureDim("hidden", 5)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(dim, hidden)
+
+    def step(*, model, extern_data, **_):
+        out = nn.dropout(model.linear(extern_data["data"]), dropout=0.1, axis=nn.any_feature_dim)
+        nn.reduce_mean(nn.square(out), axis=hidden).mark_as_loss()
+
+    data = nn.Tensor("data", [nn.batch_dim, time_dim, dim], "float32")
+    return nn.lower(Model(), step, {"data": data}).config_text(num_epochs=7)
+"""
+
+
 def run(*command: str | Path, cwd: Path, **env: str | Path) -> str:
     """
     :return: what the command printed; fails with all its output where the command fails
@@ -137,6 +156,8 @@ def install(python: Path, *what: str | Path) -> Path:
 def test_wheel(archives, python, tmp_path):
     site_packages = install(python, archives[1])
     check(python, cwd=tmp_path / "empty", home=site_packages)
+    code = LOWER + "from returnn_common import nn; print(lower(nn))"
+    assert '"class": "linear"' in run(python, "-c", code, cwd=tmp_path)
     script = python.parent / "returnn-common"
     assert run(script, "--version", cwd=tmp_path).startswith("returnn_common ")
 
@@ -271,7 +292,7 @@ def test_returnn_import_of_two_versions(python, returnn_packages, tmp_path):
     """Two versions in one process: each keeps its own modules, and a working copy is a third."""
     repo = returnn_packages["RETURNN_PKG_PATH"] / REPO
     versions = [make_version(repo, version) for version in ("3", "5")]
-    code = f"""
+    code = f"""{LOWER}
 import sys
 from returnn.import_ import import_
 one, two = [import_({REPO!r}, ".", version) for version in {versions!r}]
@@ -285,6 +306,8 @@ for package in (one, two, live):
     folder = package.__path__[0]
     inner = [n for n in names if n != package.test.__name__]
     assert len(inner) >= 2 and all(sys.modules[n].__file__.startswith(folder) for n in inner)
+texts = [lower(package.nn) for package in (one, two, one, live, two)]
+assert len(set(texts)) == 1 and '"class": "linear"' in texts[0], texts
 print(import_({REPO!r}, "test.py", {versions[0]!r}).hello())
 """
     assert run(python, "-c", code, cwd=tmp_path, **returnn_packages).splitlines()[-1] == "hello 3"
