@@ -80,7 +80,7 @@ def test_demo_gets_its_options(monkeypatch):
     monkeypatch.setattr(demo, "run", lambda **options: given.update(options))
     assert cli.main(["demo"]) == 0
     assert given == {name: option.default for name, option in signature.parameters.items()}
-    argv = "--data d --out o --backend torch --resume --seed 5 --hold-out theo".split()
+    argv = ["--data=d", "--out=o", "--backend=torch", "--resume", "--seed=5", "--hold-out=theo"]
     assert cli.main(["demo", *argv]) == 0
     expected = {"data": "d", "out": "o", "backend": "torch", "resume": True, "seed": 5}
     assert given == {**expected, "hold_out": "theo"}
