@@ -10,6 +10,7 @@ The audio is FLAC: lossless (16 bit) and the same bytes every time, which Ogg/Vo
 
 from __future__ import annotations
 
+import ast
 import io
 import itertools
 import os
@@ -62,6 +63,17 @@ def write_ogg_zip(
         if os.path.exists(temporary):
             os.remove(temporary)
     return path
+
+
+def read_texts(path: str | os.PathLike) -> dict[str, str]:
+    """
+    :param path: an archive
+    :return: the text of each utterance, by name, sorted
+    """
+    name, _ = os.path.splitext(os.path.basename(os.fspath(path)))
+    with zipfile.ZipFile(path) as archive:
+        entries = ast.literal_eval(archive.read(f"{name}.txt").decode())
+    return {entry["seq_name"]: entry["text"] for entry in entries}
 
 
 def ogg_zip_opts(
