@@ -39,18 +39,15 @@ class SpecAugment(nn.Module):
     def __call__(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
         """`[B, spatial_dim, F]` to the same; `source` itself when not in training"""
         _dims.check_input("specaugment", source, spatial_dim=spatial_dim)
-        return nn.cond(
-            nn.get_run_ctx().is_train_flag_enabled(func=SpecAugment.__call__),
-            lambda: self.masked(source, spatial_dim=spatial_dim),
-            lambda: source,
-        )
-
-    def masked(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
-        """:return: `source` with its masks, in training or not"""
-        out = nn.where(self.time_mask(source, spatial_dim=spatial_dim), 0.0, source)
-        if int(source.feature_dim.dimension * self.max_feature_width) > 0:
-            out = nn.where(self.feature_mask(source, spatial_dim=spatial_dim), 0.0, out)
-        return out
+        train = nn.get_run_ctx().is_train_flag_enabled(func=SpecAugment.__call__)
+        if train is False:  # known already, as in recognition; else a bool or a tensor
+            return source
+        mask = nn.logical_and(self.time_mask(source, spatial_dim=spatial_dim), train)
+        out = nn.where(mask, 0.0, source)
+        if int(source.feature_dim.dimension * self.max_feature_width) == 0:
+            return out
+        mask = nn.logical_and(self.feature_mask(source, spatial_dim=spatial_dim), train)
+        return nn.where(mask, 0.0, out)
 
     def time_mask(self, source: nn.Tensor, *, spatial_dim: nn.Dim) -> nn.Tensor:
         """:return: `[B, spatial_dim]`, True where masked"""
@@ -110,7 +107,8 @@ def uniform_int(dims: list[nn.Dim], start: nn.Tensor | int, end: nn.Tensor | int
     if isinstance(start, int) and isinstance(end, int):
         return nn.random_uniform(dims, dtype="int32", minval=start, maxval=end)
     # RETURNN draws integers only from one range for all entries
-    return start + nn.cast(nn.random_uniform(dims) * (end - start), "int32")
+    size = nn.cast(end - start, "float32")
+    return start + nn.cast(nn.random_uniform(dims) * size, "int32")
 
 
 def make_specaugment(

@@ -79,8 +79,8 @@ class Ctc(nn.Module):
     ) -> dict[str, nn.Tensor]:
         """
         :param targets: labels `[B, targets_spatial_dim]` of `target_dim`
-        :return: `ctc`: -log p(targets | source), `[B]`; infinite where the frames are fewer than
-            the labels and their immediate repetitions
+        :return: `ctc`: -log p(targets | source), `[B]`; 0, without gradient, where the frames are
+            fewer than the labels and the blanks between equal neighbours
         """
         logits, spatial_dim = self.logits(source, in_spatial_dim=in_spatial_dim)
         loss = nn.ctc_loss(
@@ -101,11 +101,12 @@ class Ctc(nn.Module):
         :return: labels `[B, out_spatial_dim]` of `target_dim`, and `out_spatial_dim`
         """
         logits, spatial_dim = self.logits(source, in_spatial_dim=in_spatial_dim)
-        labels, out_spatial_dim = nn.ctc_greedy_decode(
-            logits, in_spatial_dim=spatial_dim, blank_index=self.blank_index
+        return nn.ctc_greedy_decode(
+            logits,
+            in_spatial_dim=spatial_dim,
+            blank_index=self.blank_index,
+            target_dim=self.target_dim,
         )
-        labels.sparse_dim = self.target_dim
-        return labels, out_spatial_dim
 
 
 def make_ctc(
