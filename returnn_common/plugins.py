@@ -43,7 +43,11 @@ def collect(modules: Mapping[str, ModuleType]) -> list[Entry]:
         manager.register(module, name=owner)
     manager.check_pending()
     calls = manager.hook.returnn_common_entries.get_hookimpls()
-    return [_entry(record, call.plugin_name) for call in calls for record in call.function()]
+    return [_entry(record, call.plugin_name) for call in calls for record in _records(call)]
+
+
+def _records(call: pluggy.HookImpl) -> list[dict[str, Any]]:
+    return call.function()  # type: ignore[return-value]
 
 
 def _entry(record: dict[str, Any], owner: str) -> Entry:

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..plugins import hookspecs
-
-BACKENDS = hookspecs.BACKENDS
+from ..hookspecs import BACKENDS, hookimpl
 
 
-@hookspecs.hookimpl
+@hookimpl
 def returnn_common_entries() -> list[dict[str, Any]]:
     """:return: the records of our own entries"""
     return [
