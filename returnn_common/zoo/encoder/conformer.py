@@ -8,8 +8,8 @@ first and ends in dropout.
 
 The default sizes are those of ESPnet's conformer for LibriSpeech (egs2/librispeech/asr1,
 train_asr_conformer8.yaml): 12 blocks of size 512, 8 heads, feed-forward 2048, kernel 31, dropout
-0.1. Conformer (L) of the paper's Table 1 (118.8M parameters) is the same with `num_layers=17`; (M)
-is `out_dim=256, num_layers=16, num_heads=4`, (S) `out_dim=144, num_layers=16, num_heads=4`.
+0.1. The paper's Table 1 has, with kernel 32: (L) `num_layers=17`; (M) `out_dim=256, num_layers=16,
+num_heads=4`; (S) `out_dim=144, num_layers=16, num_heads=4`.
 
 Dropout draws an independent mask for every element, as the paper's and all torch implementations
 do. RETURNN's own `ConformerEncoder` shares the mask over batch and time by default
