@@ -203,16 +203,17 @@ class _Run:
             f" {result['insertions']} insertions in {result['num_words']} words, {result['num_strings']} strings),"
             f" {self.seconds['total']:.0f} s in all, of which {self.seconds['training']:.0f} s training"
         )
-        self.console.print(_WHAT_NEXT.format(folder=self.folder))
+        self.console.print(_WHAT_NEXT.format(folder=self.folder), soft_wrap=True)
 
 
 _WHAT_NEXT = """\
-In {folder}/:
-  train.config, recognition.config   what RETURNN ran; run it yourself: cd {folder} && python -m returnn train.config
-  checkpoints/, train.log            one checkpoint an epoch, all that RETURNN said
-  learning_curve.png, alignment.png  the losses; one utterance's CTC posteriors with their alignment
+Written to {folder}/:
+  train.config, recognition.config   what RETURNN ran
+  train.log, checkpoints/            all that it said, and a checkpoint of every epoch
+  learning_curve.png, alignment.png  the losses; CTC posteriors of one string with their alignment
   recognised.tsv, result.json        every string; every figure, versions, seed and time
-Next: open train.config, change the network, and run it again."""
+Next: open train.config, change the network, and run it in that folder:
+  cd {folder} && python -m returnn train.config"""
 
 
 def _check_backend(backend: str) -> None:

@@ -25,7 +25,7 @@ class Recipe:
     partition_epoch: int  # an epoch is this part of the training strings
     learning_rate: float = 2e-3  # the highest
     warmup: float = 0.25  # part of the epochs in which the learning rate rises
-    batch_size: int = 200_000  # samples of audio, with padding: 25 s
+    batch_size: int = 100_000  # samples of audio, with padding: 12.5 s
 
     def learning_rates(self) -> list[float]:
         """:return: for each epoch: up in a line, down in a line (https://arxiv.org/abs/1708.07120)"""
@@ -38,7 +38,7 @@ class Recipe:
         ]
 
 
-REAL = Recipe({"train": 3000, "dev": 100, "test": 200}, num_epochs=25, partition_epoch=5)
+REAL = Recipe({"train": 3000, "dev": 100, "test": 200}, num_epochs=18, partition_epoch=5)
 SYNTHETIC = Recipe({"train": 1000, "dev": 50, "test": 100}, num_epochs=10, partition_epoch=2)
 
 
@@ -51,9 +51,7 @@ def train_config(backend: str, recipe: Recipe, *, seed: int) -> str:
             labels=LABELS,
             seq_ordering="laplace:.100",  # similar lengths together, for little padding
             partition_epoch=recipe.partition_epoch,
-            epoch_wise_filter={
-                (1, 2): {"max_mean_len": 200}
-            },  # short strings first, 2 s on average
+            epoch_wise_filter={(1, 2): {"max_mean_len": 200}},  # first strings of 2 s on average
         ),
         "dev": ogg_zip_opts("corpus/dev.zip", labels=LABELS),
         "num_epochs": recipe.num_epochs,
@@ -93,7 +91,7 @@ def recognition_config(backend: str, recipe: Recipe) -> str:
             f"{text}\nfrom {__package__}.recognition import PosteriorWriter as forward_callback\n"
         )
     settings |= {
-        "forward_batch_size": recipe.batch_size,
+        "forward_batch_size": 2 * recipe.batch_size,
         "forward_output_layer": "log_probs",
         "output_file": POSTERIORS,
         "forward_override_hdf_output": True,

@@ -16,11 +16,11 @@ SUBSAMPLING = 3  # frames of 10 ms per frame of the conformer
 
 
 def make_model(
-    dim: int = 144, *, num_layers: int = 4, num_filters: int = 40, subsampling: int = SUBSAMPLING
+    dim: int = 128, *, num_layers: int = 4, num_filters: int = 40, subsampling: int = SUBSAMPLING
 ) -> Ctc:
     """
-    A small conformer-CTC on raw audio, the size of Conformer (S) of
-    https://arxiv.org/abs/2005.08100 with a quarter of its layers.
+    A small conformer-CTC on raw audio, of 1.1 million parameters: everything is cut down from
+    Conformer (S) of https://arxiv.org/abs/2005.08100 until it learns most per second on two cores.
 
     :param dim: of the conformer
     :param num_layers: of the conformer
@@ -28,9 +28,9 @@ def make_model(
     :param subsampling: frames of 10 ms per frame of the conformer. Short recordings of a digit have
         15 frames and up to 6 characters, so 4 is too many
     """
-    frontend = make_conv_subsampling(num_filters, dim, factor=subsampling, channels=(16, 32, 32))
+    frontend = make_conv_subsampling(num_filters, dim, factor=subsampling, channels=(16, 16, 16))
     layers = [
-        make_conformer_block(frontend.out_dim, num_heads=4, ff_dim=2 * dim, kernel_size=15)
+        make_conformer_block(frontend.out_dim, num_heads=2, ff_dim=2 * dim, kernel_size=15)
         for _ in range(num_layers)
     ]
     return Ctc(

@@ -4,6 +4,8 @@ From the posteriors that RETURNN writes to text, errors and an alignment.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,10 @@ def read_losses(path: Path) -> dict[str, dict[int, float]]:
     from returnn.learning_rate_control import load_learning_rate_control_from_config
 
     config = Config({"learning_rate_file": str(path), "learning_rate": 1.0})
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+        control = load_learning_rate_control_from_config(config)
     curves: dict[str, dict[int, float]] = {"train": {}, "dev": {}}
-    for epoch, data in sorted(load_learning_rate_control_from_config(config).epoch_data.items()):
+    for epoch, data in sorted(control.epoch_data.items()):
         for key, loss in (data.error or {}).items():
             part, _, kind = key.partition("_")
             if part in curves and kind.startswith(("score", "loss")):
