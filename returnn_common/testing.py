@@ -130,7 +130,7 @@ def run_layers(
     with layers_session(lowered, train=train) as (net, session):
         if parameters is not None:
             set_layer_parameters(lowered, net, session, parameters)
-        feed = _feed(net, data)
+        feed = feed_dict(net, data)
         result = Result(num_layers=len(lowered.network), num_ops=len(session.graph.get_operations()))
         for name, tensor in _fetched(net, lowered.task).items():
             result.values[name], result.lengths[name] = _fetch(session, tensor, feed)
@@ -139,7 +139,7 @@ def run_layers(
         return result
 
 
-def _feed(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
+def feed_dict(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
     feed = {}
     for name, tensor in net.extern_data.data.items():
         if name not in data:

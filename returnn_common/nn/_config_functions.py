@@ -77,28 +77,32 @@ def ctc_loss(source, time_dim, labels_dim, class_dim, blank, **_):
     logits = source(0, as_data=True, auto_convert=False).copy_compatible_to_dims_raw([time_dim, batch_dim, class_dim])
     labels = source(1, as_data=True, auto_convert=False).copy_compatible_to_dims_raw([batch_dim, labels_dim])
     labels = tf.cast(labels, tf.int32)
-    num_frames, num_labels = (tf.cast(dim.dyn_size, tf.int32) for dim in (time_dim, labels_dim))
-    if tf.config.list_physical_devices("GPU"):
-        repeats = tf.logical_and(labels[:, 1:] == labels[:, :-1], tf.sequence_mask(num_labels - 1, tf.shape(labels)[1] - 1))
-        fits = num_labels + tf.reduce_sum(tf.cast(repeats, tf.int32), axis=1) <= num_frames
-        loss = tf.nn.ctc_loss(labels, logits, num_labels, num_frames, blank_index=blank)
-        return tf.where(fits, loss, tf.zeros_like(loss))
-    num_classes = class_dim.dimension
-    if blank != num_classes - 1:  # the op wants the blank last
-        logits = tf.concat([logits[..., :blank], logits[..., blank + 1 :], logits[..., blank : blank + 1]], axis=-1)
-        labels = tf.where(labels > blank, labels - 1, labels)
     labels = tf.pad(labels, [(0, 0), (0, 1)])  # at least one column
-    at = tf.where(tf.sequence_mask(tf.maximum(num_labels, 1), tf.shape(labels)[1]))
-    loss = tf.raw_ops.CTCLoss(
-        inputs=logits,
-        labels_indices=at,
-        labels_values=tf.gather_nd(labels, at),
-        sequence_length=num_frames,
-        ignore_longer_outputs_than_inputs=True,
-    )[0]
+    num_frames, num_labels = (tf.cast(dim.dyn_size, tf.int32) for dim in (time_dim, labels_dim))
+    inside = tf.sequence_mask(num_labels - 1, tf.shape(labels)[1] - 1)
+    repeats = tf.logical_and(tf.equal(labels[:, 1:], labels[:, :-1]), inside)
+    fits = num_labels + tf.reduce_sum(tf.cast(repeats, tf.int32), axis=1) <= num_frames
+    empty = tf.equal(num_labels, 0)
+    num_labels = tf.where(tf.logical_or(empty, tf.logical_not(fits)), 1, num_labels)  # these get their loss below
+    if tf.config.list_physical_devices("GPU"):
+        loss = tf.nn.ctc_loss(labels, logits, num_labels, num_frames, blank_index=blank)
+        blank_log_probs = tf.nn.log_softmax(logits)[..., blank]
+    else:
+        if blank != class_dim.dimension - 1:  # the op wants the blank last
+            logits = tf.concat([logits[..., :blank], logits[..., blank + 1 :], logits[..., blank : blank + 1]], axis=-1)
+            labels = tf.where(labels > blank, labels - 1, labels)
+        at = tf.where(tf.sequence_mask(num_labels, tf.shape(labels)[1]))
+        loss = tf.raw_ops.CTCLoss(
+            inputs=logits,
+            labels_indices=at,
+            labels_values=tf.gather_nd(labels, at),
+            sequence_length=num_frames,
+            ignore_longer_outputs_than_inputs=True,
+        )[0]
+        blank_log_probs = tf.nn.log_softmax(logits)[..., -1]
     frame_mask = tf.sequence_mask(num_frames, tf.shape(logits)[0], dtype=logits.dtype)
-    all_blank = -tf.reduce_sum(tf.transpose(tf.nn.log_softmax(logits)[..., -1]) * frame_mask, axis=1)
-    return tf.where(num_labels > 0, loss, all_blank)
+    all_blank = -tf.reduce_sum(tf.transpose(blank_log_probs) * frame_mask, axis=1)
+    return tf.where(empty, all_blank, tf.where(fits, loss, tf.zeros_like(loss)))
 ''',
     "select_frames": '''
 def select_frames(source, self, **_):

@@ -151,13 +151,24 @@ def layer(
     A tensor ``[*dims]`` that the RETURNN layer ``cls`` gives; ``hint`` says what it is for. Its options are ``opts``, and
     ``options`` for those whose names describe the result here (``dtype``, ``sparse_dim``, ``feature_dim``).
     """
-    node = Node(cls, {**(options or {}), **opts}, dims=dims, dtype=dtype)
+    node = Node(cls, _frozen({**(options or {}), **opts}), dims=dims, dtype=dtype)
     for value in walk(node.opts):
         if isinstance(value, Tensor) and not isinstance(value.raw_tensor, Node):
             raise ValueError(_NO_VALUE.format(tensor=value) if value.raw_tensor is None else _OTHER_BACKEND.format(tensor=value))
     node.hint = hint or cls
     node.module = _calling_module()
     return add_node(node, sparse_dim=sparse_dim, feature_dim=feature_dim)
+
+
+def _frozen(value: Any) -> Any:
+    """options in which a parameter stands for its value now, whatever is assigned to it later in the step"""
+    if isinstance(value, rf.Parameter) and isinstance(value.raw_tensor, Node):
+        return value if value.raw_tensor.tensor is None else value.raw_tensor.tensor
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_frozen(item) for item in value)
+    return value
 
 
 def add_node(

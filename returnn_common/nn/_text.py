@@ -160,16 +160,21 @@ def layers_config(
     extern_data: dict[str, Any],
     settings: dict[str, Any],
     functions: list[str],
-    has_loop: bool,
+    nested: bool,
 ) -> str:
-    """the whole config for RETURNN's TensorFlow engine; it does not import this package"""
+    """
+    The whole config for RETURNN's TensorFlow engine; it does not import this package.
+
+    A net with other nets inside (``nested``: cond and rec layers) is constructed recursively: RETURNN's flat construction
+    does not end there. All others are constructed flat, which is faster and needs no deep stack.
+    """
     dims = Dims({"network", "extern_data", *settings, *functions})
     extern_code = code(extern_data, dims)
     net_code = _network(network, dims)
     settings_code = "".join(f"{key} = {code(value, dims)}\n" for key, value in settings.items())
     body = extern_code + net_code + settings_code
-    setup = (_DEEP if has_loop else "flat_net_construction = True\n") + _NO_GPU
-    imports = ["import os", *(["import sys"] if has_loop else [])]
+    setup = (_DEEP if nested else "flat_net_construction = True\n") + _NO_GPU
+    imports = ["import os", *(["import sys"] if nested else [])]
     if "base64.b85decode" in body:
         imports = ["import base64", *imports, "import zlib"]
     imports += ["", *(["import numpy"] if "numpy." in body else []), "import tensorflow as tf"]

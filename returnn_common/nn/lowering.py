@@ -71,10 +71,10 @@ class Lowered:
         reserved = {"network", "extern_data", "behavior_version", "use_tensorflow"} & set(settings)
         if reserved:
             raise ValueError(f"config_text: {sorted(reserved)[0]!r} is set by the lowering, leave it out")
-        has_loop = any(isinstance(v, dict) and v.get("class") == "rec" for v in _all_dicts(self._program))
+        nested = any(layer.get("class") in ("cond", "rec") for layer in _all_dicts(self._program))
         return layers_config(network=self._program, extern_data=self._extern_data,
                              settings={"task": self.task, **settings}, functions=self._functions,
-                             has_loop=has_loop)  # fmt: skip
+                             nested=nested)  # fmt: skip
 
 
 def lower(model: rf.Module, step: Callable, extern_data: Mapping[str, Any], *, task: str = "train") -> Lowered:
@@ -122,6 +122,7 @@ def _tracing(model: rf.Module) -> Iterator[Graph]:
         try:
             for param in parameters.values():
                 param.raw_tensor = Node("variable", {}, dims=param.dims, dtype=param.dtype)
+                param.raw_tensor.tensor = Tensor.copy(param)
             yield graph
         finally:
             Graph.current = outer

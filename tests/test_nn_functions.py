@@ -1,0 +1,275 @@
+"""CTC, greedy decoding, control flow and SpecAugment-like randomness on both backends."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy
+import pytest
+
+from returnn_common import nn, testing
+
+NUM_LABELS, BLANK = 3, 3
+
+
+@pytest.fixture
+def dims():
+    class Dims:
+        time = nn.SpatialDim("time")
+        labels_time = nn.SpatialDim("labels_time")
+        classes = nn.FeatureDim("classes", NUM_LABELS + 1)
+        labels = nn.FeatureDim("labels", NUM_LABELS)
+
+    Dims.data = {"data": nn.Tensor("data", [nn.batch_dim, Dims.time, Dims.classes], "float32")}
+    Dims.labelled = {
+        **Dims.data,
+        "classes": nn.Tensor("classes", [nn.batch_dim, Dims.labels_time], "int32", sparse_dim=Dims.labels),
+    }
+    return Dims
+
+
+class Bias(nn.Module):
+    """something to train, so that gradients can be compared"""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.bias = nn.Parameter([dim])
+
+
+def ctc_batch(lengths=(5, 3, 4), labels=((0, 1), (), (2, 2))):
+    rng = numpy.random.RandomState(4)
+    data = {"data": rng.normal(size=(len(lengths), max(lengths), NUM_LABELS + 1)).astype("float32")}
+    padded = numpy.zeros((len(labels), max(map(len, labels))), dtype="int32")
+    for row, sequence in zip(padded, labels):
+        row[: len(sequence)] = sequence
+    return {**data, "data:size1": numpy.array(lengths, dtype="int32"), "classes": padded,
+            "classes:size1": numpy.array([len(s) for s in labels], dtype="int32")}  # fmt: skip
+
+
+def ctc_by_enumeration(logits, labels):
+    """-log of the sum over all paths of labels and blanks that collapse to ``labels``"""
+    log_probs = logits - numpy.log(numpy.exp(logits).sum(axis=-1, keepdims=True))
+    total = 0.0
+    for path in itertools.product(range(NUM_LABELS + 1), repeat=len(logits)):
+        collapsed = tuple(label for label, _ in itertools.groupby(path) if label != BLANK)
+        if collapsed == tuple(labels):
+            total += numpy.exp(sum(log_probs[t, label] for t, label in enumerate(path)))
+    return -numpy.log(total)
+
+
+def ctc_step(dims, *, normalize=False):
+    def step(*, model, extern_data, **_):
+        loss = nn.ctc_loss(
+            logits=extern_data["data"] + model.bias,
+            targets=extern_data["classes"],
+            input_spatial_dim=dims.time,
+            targets_spatial_dim=dims.labels_time,
+            blank_index=BLANK,
+        )
+        norm = {"custom_inv_norm_factor": dims.labels_time.get_size_tensor(), "use_normalized_loss": True}
+        loss.mark_as_loss(**(norm if normalize else {}))
+
+    return step
+
+
+def test_ctc_equals_the_sum_over_all_paths(dims):
+    data = ctc_batch()
+    model = Bias(dims.classes)
+    lowered = nn.lower(model, ctc_step(dims), dims.labelled)
+    parameters = testing.random_parameters(model)
+    result = testing.run_layers(lowered, data, parameters=parameters)
+    expected = sum(
+        ctc_by_enumeration(data["data"][i, :length] + parameters["bias"], data["classes"][i, :num])
+        for i, (length, num) in enumerate(zip(data["data:size1"], data["classes:size1"]))
+    )
+    numpy.testing.assert_allclose(result.values["ctc"], expected, rtol=1e-5)
+
+
+def test_ctc_agrees_with_torch(dims):
+    testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims), dims.labelled, ctc_batch())
+
+
+def test_ctc_with_only_empty_targets(dims):
+    data = ctc_batch(labels=((), (), ()))
+    testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims), dims.labelled, data)
+
+
+def test_ctc_target_that_does_not_fit_counts_nothing(dims):
+    data = ctc_batch(lengths=(3, 1, 2), labels=((0, 1), (0, 1), (2, 2)))  # 2, 2 needs a blank between
+    alone = {key: value[:1] for key, value in data.items()}
+    model = Bias(dims.classes)
+    lowered, parameters = nn.lower(model, ctc_step(dims), dims.labelled), testing.random_parameters(model)
+    together = testing.run_layers(lowered, data, parameters=parameters, gradients=True)
+    single = testing.run_layers(lowered, alone, parameters=parameters, gradients=True)
+    numpy.testing.assert_allclose(together.values["ctc"], single.values["ctc"], rtol=1e-5)
+    numpy.testing.assert_allclose(together.gradients["bias"], single.gradients["bias"], rtol=1e-4, atol=1e-6)
+    testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims), dims.labelled, data)
+
+
+def test_ctc_blank_need_not_be_last(dims):
+    def step(*, model, extern_data, **_):
+        labels = nn.set_sparse_dim(extern_data["classes"] + 1, dims.classes)
+        nn.ctc_loss(logits=extern_data["data"] + model.bias, targets=labels, input_spatial_dim=dims.time,
+                    targets_spatial_dim=dims.labels_time, blank_index=0).mark_as_loss()  # fmt: skip
+
+    testing.assert_backends_agree(lambda: Bias(dims.classes), step, dims.labelled, ctc_batch())
+
+
+def test_ctc_normalised_by_target_length(dims):
+    """reported and optimised: sum of losses over sum of target lengths"""
+    data, model = ctc_batch(), Bias(dims.classes)
+    parameters = testing.random_parameters(model)
+    plain = testing.run_layers(
+        nn.lower(model, ctc_step(dims), dims.labelled), data, parameters=parameters, gradients=True)  # fmt: skip
+    lowered = nn.lower(model, ctc_step(dims, normalize=True), dims.labelled)
+    normed = testing.run_layers(lowered, data, parameters=parameters, gradients=True)
+    num_labels = int(data["classes:size1"].sum())
+    numpy.testing.assert_allclose(normed.gradients["bias"], plain.gradients["bias"] / num_labels, rtol=1e-5)
+    with testing.layers_session(lowered) as (net, session):
+        testing.set_layer_parameters(lowered, net, session, parameters)
+        losses, _, _ = net.get_losses_initialized(with_total=False)
+        (holder,) = losses.values()
+        feed = testing.feed_dict(net, data)
+        value, factor = session.run([holder.get_loss_value(), holder.get_norm_factor()], feed_dict=feed)
+    numpy.testing.assert_allclose(value * factor, plain.values["ctc"] / num_labels, rtol=1e-5)
+    testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims, normalize=True), dims.labelled, data)
+
+
+def test_ctc_bad_input(dims):
+    def step(blank, time_dim):
+        def run(*, model, extern_data, **_):
+            nn.ctc_loss(logits=extern_data["data"], targets=extern_data["classes"], input_spatial_dim=time_dim,
+                        targets_spatial_dim=dims.labels_time, blank_index=blank).mark_as_loss()  # fmt: skip
+
+        return run
+
+    model = Bias(dims.classes)
+    with pytest.raises(ValueError, match="blank_index 4 is outside the 4 classes"):
+        nn.lower(model, step(4, dims.time), dims.labelled)
+    with pytest.raises(ValueError, match="is not among the dims .* of the logits"):
+        nn.lower(model, step(BLANK, dims.labels_time), dims.labelled)
+
+
+def decode_step(dims):
+    def step(*, model, extern_data, **_):
+        labels, labels_dim = nn.ctc_greedy_decode(
+            extern_data["data"], in_spatial_dim=dims.time, blank_index=BLANK, target_dim=dims.labels)  # fmt: skip
+        labels.mark_as_output("labels", shape=[nn.batch_dim, labels_dim])
+
+    return step
+
+
+def test_greedy_decoding_collapses(dims):
+    paths = [[3, 0, 0, 3, 0, 1], [2, 2, 2, 3, 1, 1], [3, 3, 0, 0, 0, 0]]  # the last has only two frames
+    lengths, expected = [6, 4, 2], [[0, 0, 1], [2], []]
+    data = {"data": numpy.eye(NUM_LABELS + 1, dtype="float32")[paths], "data:size1": numpy.array(lengths, dtype="int32")}
+    lowered = nn.lower(Bias(dims.classes), decode_step(dims), dims.data, task="forward")
+    layers = testing.run_layers(lowered, data)
+    torch = testing.run_torch(lambda: Bias(dims.classes), decode_step(dims), dims.data, data, task="forward")
+    for result in (layers, torch):
+        got = [row[:n].tolist() for row, n in zip(result.values["labels"], result.lengths["labels"][1])]
+        assert got == expected
+
+
+# --- control flow
+
+
+def test_cond_runs_one_branch(dims):
+    def step(*, model, extern_data, **_):
+        x = extern_data["data"] + model.bias
+        positive = nn.reduce_sum(x, axis=list(x.dims)) > 0.0
+        y, z = nn.cond(positive, lambda: (x * 2.0, nn.square(x)), lambda: (x - 1.0, x))
+        nn.reduce_sum(y * z, axis=dims.classes).mark_as_loss()
+
+    for sign in (1.0, -1.0):
+        data = {**ctc_batch(), "data": sign * numpy.abs(ctc_batch()["data"])}
+        testing.assert_backends_agree(lambda: Bias(dims.classes), step, dims.data, data)
+
+
+def test_cond_with_parameters_inside(dims):
+    def step(*, model, extern_data, **_):
+        x = extern_data["data"]
+        positive = nn.reduce_sum(x, axis=list(x.dims)) > 0.0
+        nn.reduce_sum(nn.cond(positive, lambda: nn.square(model(x)), lambda: model(x)), axis=dims.labels).mark_as_loss()
+
+    data = {**ctc_batch(), "data": numpy.abs(ctc_batch()["data"])}
+    testing.assert_backends_agree(lambda: nn.Linear(dims.classes, dims.labels), step, dims.data, data)
+
+
+def test_while_loop(dims):
+    """doubles until the sum is above a limit; at once above it gives the start"""
+
+    def step(*, model, extern_data, **_):
+        x = nn.reduce_sum(nn.square(extern_data["data"] + model.bias), axis=list(extern_data["data"].dims))
+        nn.while_loop(lambda s: s < 100.0, lambda s: s * 2.0, x).mark_as_output("out", shape=[])
+
+    for scale in (1.0, 100.0):
+        data = {**ctc_batch(), "data": scale * ctc_batch()["data"]}
+        result = testing.assert_backends_agree(lambda: Bias(dims.classes), step, dims.data, data, task="forward")
+        assert 100.0 <= result.values["out"] and (scale == 100.0 or result.values["out"] < 200.0)
+
+
+def test_scan_over_time_with_parameters_inside(dims):
+    """a simple recurrent net h' = tanh(W x + U h), against a loop in numpy"""
+
+    class Rnn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden = nn.FeatureDim("hidden", 2)
+            self.before = nn.FeatureDim("before", 2)
+            self.input = nn.Linear(dims.classes, self.hidden)
+            self.recurrent = nn.Linear(self.before, self.hidden, with_bias=False)
+
+        def step(self, x, h):
+            h_before, _ = nn.replace_dim(h, in_dim=self.hidden, out_dim=self.before)
+            h = nn.tanh(self.input(x) + self.recurrent(h_before))
+            return h, h
+
+        def __call__(self, x):
+            start = nn.zeros([nn.batch_dim, self.hidden])
+            return nn.scan(self.step, spatial_dim=dims.time, xs=x, initial=start)
+
+    def step(*, model, extern_data, **_):
+        y, _ = model(extern_data["data"])
+        y.mark_as_output("out", shape=[nn.batch_dim, dims.time, model.hidden])
+
+    data, model = ctc_batch(), Rnn()
+    parameters = testing.random_parameters(model, scale=0.5)
+    lowered = nn.lower(model, step, dims.data, task="forward")
+    result = testing.run_layers(lowered, data, parameters=parameters)
+    for i, length in enumerate(data["data:size1"]):
+        h = numpy.zeros(2)
+        for t in range(length):
+            x = data["data"][i, t] @ parameters["input.weight"] + parameters["input.bias"]
+            h = numpy.tanh(x + h @ parameters["recurrent.weight"])
+            numpy.testing.assert_allclose(result.values["out"][i, t], h, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tensor_used_outside_of_its_branch_is_named(dims):
+    def step(*, model, extern_data, **_):
+        inside = []
+        nn.cond(nn.reduce_sum(model.bias, axis=dims.classes) > 0.0, lambda: inside.append(model.bias * 2.0), lambda: None)
+        nn.reduce_sum(inside[0] * 3.0 + extern_data["data"], axis=dims.classes).mark_as_loss()
+
+    with pytest.raises(ValueError, match="used outside the branch or loop that computes it"):
+        nn.lower(Bias(dims.classes), step, dims.data)
+
+
+def test_assign_updates_a_parameter(dims):
+    def step(*, model, extern_data, **_):
+        model.bias.assign(model.bias + 1.0)
+        nn.reduce_sum(extern_data["data"] + model.bias, axis=dims.classes).mark_as_loss()
+
+    model = Bias(dims.classes)
+    lowered = nn.lower(model, step, dims.data)
+    data = ctc_batch()
+    with testing.layers_session(lowered) as (net, session):
+        testing.set_layer_parameters(lowered, net, session, {"bias": numpy.arange(4, dtype="float32")})
+        losses, _, _ = net.get_losses_initialized(with_total=False)
+        (holder,) = losses.values()
+        fetches = [holder.get_loss_value(), *(layer.output.placeholder for layer in net.get_output_layers())]
+        value = session.run(fetches, feed_dict=testing.feed_dict(net, data))[0]
+        (variable,) = net.get_params_list()
+        numpy.testing.assert_array_equal(session.run(variable), numpy.arange(4) + 1.0)
+    frames = sum(data["data"][i, :n].sum() + n * 10.0 for i, n in enumerate(data["data:size1"]))
+    numpy.testing.assert_allclose(value, frames, rtol=1e-5)
