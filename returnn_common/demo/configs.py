@@ -15,6 +15,9 @@ from .model import forward_step, make_extern_data, make_model, train_step
 
 POSTERIORS = "posteriors.hdf"
 
+# TensorFlow's graph optimiser takes longer than all that it saves in minutes of training.
+_SESSION = {"graph_options": {"rewrite_options": {"disable_meta_optimizer": True}}}
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -67,6 +70,7 @@ def train_config(backend: str, recipe: Recipe, *, seed: int) -> str:
     if backend == "torch":
         settings["torch_dataloader_opts"] = {"num_workers": 0}
         return nn.torch_config(make_model, train_step, make_extern_data(), **settings)
+    settings["tf_session_opts"] = _SESSION
     return nn.lower(make_model(), train_step, make_extern_data()).config_text(**settings)
 
 
@@ -94,6 +98,7 @@ def recognition_config(backend: str, recipe: Recipe) -> str:
         "forward_batch_size": 2 * recipe.batch_size,
         "forward_output_layer": "log_probs",
         "output_file": POSTERIORS,
+        "tf_session_opts": _SESSION,
         "forward_override_hdf_output": True,
     }
     return nn.lower(make_model(), forward_step, extern_data, task="forward").config_text(**settings)
