@@ -34,7 +34,9 @@ def random_parameters(model: Any, *, seed: int = 1, scale: float = 0.2) -> dict[
     rng = numpy.random.RandomState(seed)
     values = {}
     for path, param in model.named_parameters():
-        value = rng.normal(scale=scale, size=[dim.dimension for dim in param.dims]).astype("float32")
+        value = rng.normal(scale=scale, size=[dim.dimension for dim in param.dims]).astype(
+            "float32"
+        )
         values[path] = numpy.abs(value) + 0.5 if path.endswith("variance") else value
     return values
 
@@ -51,7 +53,8 @@ def assert_backends_agree(
     """
     Layers and torch give the same losses or outputs, and gradients, from the same random parameters.
 
-    ``tolerance`` is relative to the largest entry of each array, with an absolute floor of 1e-6. Gives the layers' result.
+    ``tolerance`` is relative to the largest entry of each array, with an absolute floor of 1e-6.
+    Gives the layers' result.
     """
     from . import nn
 
@@ -60,24 +63,36 @@ def assert_backends_agree(
     parameters = random_parameters(model)
     gradients = task == "train"
     layers = run_layers(lowered, data, parameters=parameters, gradients=gradients)
-    torch = run_torch(get_model, step, extern_data, data, parameters=parameters, task=task, gradients=gradients)
+    torch = run_torch(
+        get_model, step, extern_data, data, parameters=parameters, task=task, gradients=gradients
+    )
     assert list(layers.values) == list(torch.values), (list(layers.values), list(torch.values))
     for name, expected in torch.values.items():
         for ours, theirs in zip(layers.lengths.get(name) or [], torch.lengths.get(name) or []):
-            assert theirs is None or ours.tolist() == theirs.tolist(), f"lengths of {name}: {ours} and {theirs}"
-        _assert_close(f"value {name}", layers.values[name], expected, tolerance, torch.lengths.get(name))
+            assert theirs is None or numpy.array_equal(numpy.asarray(ours), theirs), (
+                f"lengths of {name}: {ours} and {theirs}"
+            )
+        _assert_close(
+            f"value {name}", layers.values[name], expected, tolerance, torch.lengths.get(name)
+        )
     for path in layers.gradients:
-        _assert_close(f"gradient of {path}", layers.gradients[path], torch.gradients[path], tolerance)
+        _assert_close(
+            f"gradient of {path}", layers.gradients[path], torch.gradients[path], tolerance
+        )
     return layers
 
 
 def _assert_close(what: str, ours: Any, theirs: Any, tolerance: float, lengths: Any = None) -> None:
     ours, theirs = numpy.asarray(ours), numpy.asarray(theirs)
-    assert ours.shape == theirs.shape, f"{what}: shape {ours.shape} on layers, {theirs.shape} on torch"
+    assert ours.shape == theirs.shape, (
+        f"{what}: shape {ours.shape} on layers, {theirs.shape} on torch"
+    )
     mask = _valid(theirs.shape, lengths)
     difference = numpy.abs(numpy.where(mask, ours.astype("float64") - theirs, 0.0)).max(initial=0.0)
     scale = numpy.abs(numpy.where(mask, theirs, 0.0)).max(initial=0.0)
-    assert difference <= tolerance * scale + 1e-6, f"{what}: layers differ from torch by {difference:g} of {scale:g}"
+    assert difference <= tolerance * scale + 1e-6, (
+        f"{what}: layers differ from torch by {difference:g} of {scale:g}"
+    )
 
 
 def _valid(shape: tuple[int, ...], lengths: Any) -> numpy.ndarray:
@@ -86,7 +101,9 @@ def _valid(shape: tuple[int, ...], lengths: Any) -> numpy.ndarray:
     for axis, size in enumerate(lengths or []):
         if size is not None and size.ndim == 1:
             inside = numpy.arange(shape[axis])[None, :] < size[:, None]
-            mask &= inside.reshape([shape[0]] + [shape[axis] if i == axis else 1 for i in range(1, len(shape))])
+            mask &= inside.reshape(
+                [shape[0]] + [shape[axis] if i == axis else 1 for i in range(1, len(shape))]
+            )
     return mask
 
 
@@ -94,24 +111,35 @@ def _valid(shape: tuple[int, ...], lengths: Any) -> numpy.ndarray:
 
 
 @contextlib.contextmanager
-def layers_session(lowered: Any, *, train: bool = False, **settings: Any) -> Iterator[tuple[Any, Any]]:
+def layers_session(
+    lowered: Any, *, train: bool = False, flat: bool = True
+) -> Iterator[tuple[Any, Any]]:
     """(RETURNN's TFNetwork, TensorFlow session) of the lowered net, parameters initialised"""
     import returnn.tf.compat as tf_compat
     import tensorflow as tf
     from returnn.config import Config, global_config_ctx
     from returnn.tf.network import TFNetwork
 
-    config = Config(lowered.config(**settings))
-    with _returnn.behavior_version(), global_config_ctx(config), tf.Graph().as_default():
-        with tf_compat.v1.Session() as session:
-            tf_compat.v1.set_random_seed(1)
-            net = TFNetwork(config=config, train_flag=train, eval_flag=True)
-            net.construct_from_dict(config.typed_value("network"))
-            net.initialize_params(session)
-            yield net, session
+    config = Config(lowered.config())
+    if not flat:
+        config.set("flat_net_construction", False)
+    graph = tf.Graph()
+    with (
+        _returnn.behavior_version(),
+        global_config_ctx(config),
+        graph.as_default(),
+        tf_compat.v1.Session(graph=graph) as session,
+    ):
+        tf_compat.v1.set_random_seed(1)
+        net = TFNetwork(config=config, train_flag=train, eval_flag=True)
+        net.construct_from_dict(config.typed_value("network"))
+        net.initialize_params(session)
+        yield net, session
 
 
-def set_layer_parameters(lowered: Any, net: Any, session: Any, values: Mapping[str, numpy.ndarray]) -> None:
+def set_layer_parameters(
+    lowered: Any, net: Any, session: Any, values: Mapping[str, numpy.ndarray]
+) -> None:
     """set the variables of ``net`` from values in RF's layout"""
     variables = {var.op.name: var for var in net.get_params_list()}
     for path, variable in lowered.parameters.items():
@@ -131,7 +159,9 @@ def run_layers(
         if parameters is not None:
             set_layer_parameters(lowered, net, session, parameters)
         feed = feed_dict(net, data)
-        result = Result(num_layers=len(lowered.network), num_ops=len(session.graph.get_operations()))
+        result = Result(
+            num_layers=len(lowered.network), num_ops=len(session.graph.get_operations())
+        )
         for name, tensor in _fetched(net, lowered.task).items():
             result.values[name], result.lengths[name] = _fetch(session, tensor, feed)
         if gradients:
@@ -140,7 +170,7 @@ def run_layers(
 
 
 def feed_dict(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
-    feed = {}
+    feed: dict[Any, Any] = {}
     for name, tensor in net.extern_data.data.items():
         if name not in data:
             continue
@@ -163,28 +193,44 @@ class _Scalar:
     """a loss, summed over all frames"""
 
     def __init__(self, holder: Any):
-        self.placeholder = holder.get_loss_value() if holder.get_loss_value() is not None else holder.get_error_value()
+        self.placeholder = (
+            holder.get_loss_value()
+            if holder.get_loss_value() is not None
+            else holder.get_error_value()
+        )
         self.dims = ()
 
 
-def _fetch(session: Any, tensor: Any, feed: dict[Any, Any]) -> tuple[numpy.ndarray, list[numpy.ndarray | None]]:
-    sizes = [dim.dyn_size if dim.is_dynamic() and not dim.is_batch_dim() else None for dim in tensor.dims]
+def _fetch(
+    session: Any, tensor: Any, feed: dict[Any, Any]
+) -> tuple[numpy.ndarray, list[numpy.ndarray | None]]:
+    sizes = [
+        dim.dyn_size if dim.is_dynamic() and not dim.is_batch_dim() else None for dim in tensor.dims
+    ]
     wanted = [size for size in sizes if size is not None]
     value, *got = session.run([tensor.placeholder, *wanted], feed_dict=feed)
     rest = iter(got)
     return value, [None if size is None else next(rest) for size in sizes]
 
 
-def _layer_gradients(lowered: Any, net: Any, session: Any, feed: dict[Any, Any]) -> dict[str, numpy.ndarray]:
+def _layer_gradients(
+    lowered: Any, net: Any, session: Any, feed: dict[Any, Any]
+) -> dict[str, numpy.ndarray]:
     import tensorflow as tf
 
     variables = {var.op.name: var for var in net.get_params_list()}
     wanted = {path: v for path, v in lowered.parameters.items() if variables[v.name].trainable}
     total = net.get_objective()
     grads = tf.compat.v1.gradients(total, [variables[v.name] for v in wanted.values()])
-    dense = [tf.convert_to_tensor(g) if g is not None else tf.zeros_like(variables[v.name]) for g, v in zip(grads, wanted.values())]
+    dense = [
+        tf.convert_to_tensor(g) if g is not None else tf.zeros_like(variables[v.name])
+        for g, v in zip(grads, wanted.values())
+    ]
     arrays = session.run(dense, feed_dict=feed)
-    return {path: numpy.transpose(a, numpy.argsort(v.axes)) for (path, v), a in zip(wanted.items(), arrays)}
+    return {
+        path: numpy.transpose(a, numpy.argsort(v.axes))
+        for (path, v), a in zip(wanted.items(), arrays)
+    }
 
 
 # --- torch
@@ -222,14 +268,24 @@ def run_torch(
         with torch.set_grad_enabled(gradients):
             tensors = _torch_data(extern_data, data)
             try:
-                with _returnn.extern_data_of_step(tensors), _returnn.run_ctx(task, train_flag=train) as ctx:
+                with (
+                    _returnn.extern_data_of_step(tensors),
+                    _returnn.run_ctx(task, train_flag=train) as ctx,
+                ):
                     step(model=model, extern_data=tensors)
                     result = _torch_result(ctx, task)
                     if gradients:
                         ctx.total_loss().raw_tensor.backward()
                         result.gradients = _torch_gradients(model)
             finally:
-                _returnn.reset_dims([dim for tensor in tensors.data.values() for dim in tensor.dims if dim.is_dynamic()])
+                _returnn.reset_dims(
+                    [
+                        dim
+                        for tensor in tensors.data.values()
+                        for dim in tensor.dims
+                        if dim.is_dynamic()
+                    ]
+                )
         return result
 
 
@@ -239,13 +295,17 @@ def _torch_data(extern_data: Mapping[str, Any], data: Mapping[str, numpy.ndarray
 
     tensors = TensorDict()
     batch_dim.dyn_size_ext = Tensor("batch", dims=(), dtype="int32")
-    batch_dim.dyn_size_ext.raw_tensor = torch.tensor(len(next(iter(data.values()))), dtype=torch.int32)
+    batch_dim.dyn_size_ext.raw_tensor = torch.tensor(
+        len(next(iter(data.values()))), dtype=torch.int32
+    )
     for name, template in extern_data.items():
         tensor = with_feature_dim(template.copy_template())
         for axis, dim in enumerate(tensor.dims):
             if dim.is_dynamic() and not dim.is_batch_dim():
                 dim.dyn_size_ext = Tensor(f"{dim.name}_size", dims=[batch_dim], dtype="int32")
-                dim.dyn_size_ext.raw_tensor = torch.tensor(data[f"{name}:size{axis}"], dtype=torch.int32)
+                dim.dyn_size_ext.raw_tensor = torch.tensor(
+                    data[f"{name}:size{axis}"], dtype=torch.int32
+                )
         tensor.raw_tensor = torch.tensor(data[name])
         tensors.data[name] = tensor
     return tensors
@@ -259,14 +319,19 @@ def _torch_result(ctx: Any, task: str) -> Result:
         return result
     for name, tensor in ctx.outputs.data.items():
         result.values[name] = tensor.raw_tensor.detach().numpy()
-        sizes = [dim.dyn_size_ext if dim.is_dynamic() and not dim.is_batch_dim() else None for dim in tensor.dims]
+        sizes = [
+            dim.dyn_size_ext if dim.is_dynamic() and not dim.is_batch_dim() else None
+            for dim in tensor.dims
+        ]
         result.lengths[name] = [None if size is None else size.raw_tensor.numpy() for size in sizes]
     return result
 
 
 def _torch_gradients(model: Any) -> dict[str, numpy.ndarray]:
     return {
-        path: numpy.zeros([d.dimension for d in param.dims], "float32") if param.raw_tensor.grad is None else param.raw_tensor.grad.numpy()
+        path: numpy.zeros([d.dimension for d in param.dims], "float32")
+        if param.raw_tensor.grad is None
+        else param.raw_tensor.grad.numpy()
         for path, param in model.named_parameters()
         if not param.auxiliary
     }

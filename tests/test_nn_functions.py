@@ -23,7 +23,9 @@ def dims():
     Dims.data = {"data": nn.Tensor("data", [nn.batch_dim, Dims.time, Dims.classes], "float32")}
     Dims.labelled = {
         **Dims.data,
-        "classes": nn.Tensor("classes", [nn.batch_dim, Dims.labels_time], "int32", sparse_dim=Dims.labels),
+        "classes": nn.Tensor(
+            "classes", [nn.batch_dim, Dims.labels_time], "int32", sparse_dim=Dims.labels
+        ),
     }
     return Dims
 
@@ -66,7 +68,10 @@ def ctc_step(dims, *, normalize=False):
             targets_spatial_dim=dims.labels_time,
             blank_index=BLANK,
         )
-        norm = {"custom_inv_norm_factor": dims.labels_time.get_size_tensor(), "use_normalized_loss": True}
+        norm = {
+            "custom_inv_norm_factor": dims.labels_time.get_size_tensor(),
+            "use_normalized_loss": True,
+        }
         loss.mark_as_loss(**(norm if normalize else {}))
 
     return step
@@ -86,7 +91,9 @@ def test_ctc_equals_the_sum_over_all_paths(dims):
 
 
 def test_ctc_agrees_with_torch(dims):
-    testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims), dims.labelled, ctc_batch())
+    testing.assert_backends_agree(
+        lambda: Bias(dims.classes), ctc_step(dims), dims.labelled, ctc_batch()
+    )
 
 
 def test_ctc_with_only_empty_targets(dims):
@@ -95,14 +102,21 @@ def test_ctc_with_only_empty_targets(dims):
 
 
 def test_ctc_target_that_does_not_fit_counts_nothing(dims):
-    data = ctc_batch(lengths=(3, 1, 2), labels=((0, 1), (0, 1), (2, 2)))  # 2, 2 needs a blank between
+    data = ctc_batch(
+        lengths=(3, 1, 2), labels=((0, 1), (0, 1), (2, 2))
+    )  # 2, 2 needs a blank between
     alone = {key: value[:1] for key, value in data.items()}
     model = Bias(dims.classes)
-    lowered, parameters = nn.lower(model, ctc_step(dims), dims.labelled), testing.random_parameters(model)
+    lowered, parameters = (
+        nn.lower(model, ctc_step(dims), dims.labelled),
+        testing.random_parameters(model),
+    )
     together = testing.run_layers(lowered, data, parameters=parameters, gradients=True)
     single = testing.run_layers(lowered, alone, parameters=parameters, gradients=True)
     numpy.testing.assert_allclose(together.values["ctc"], single.values["ctc"], rtol=1e-5)
-    numpy.testing.assert_allclose(together.gradients["bias"], single.gradients["bias"], rtol=1e-4, atol=1e-6)
+    numpy.testing.assert_allclose(
+        together.gradients["bias"], single.gradients["bias"], rtol=1e-4, atol=1e-6
+    )
     testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims), dims.labelled, data)
 
 
@@ -124,15 +138,21 @@ def test_ctc_normalised_by_target_length(dims):
     lowered = nn.lower(model, ctc_step(dims, normalize=True), dims.labelled)
     normed = testing.run_layers(lowered, data, parameters=parameters, gradients=True)
     num_labels = int(data["classes:size1"].sum())
-    numpy.testing.assert_allclose(normed.gradients["bias"], plain.gradients["bias"] / num_labels, rtol=1e-5)
+    numpy.testing.assert_allclose(
+        normed.gradients["bias"], plain.gradients["bias"] / num_labels, rtol=1e-5
+    )
     with testing.layers_session(lowered) as (net, session):
         testing.set_layer_parameters(lowered, net, session, parameters)
         losses, _, _ = net.get_losses_initialized(with_total=False)
         (holder,) = losses.values()
         feed = testing.feed_dict(net, data)
-        value, factor = session.run([holder.get_loss_value(), holder.get_norm_factor()], feed_dict=feed)
+        value, factor = session.run(
+            [holder.get_loss_value(), holder.get_norm_factor()], feed_dict=feed
+        )
     numpy.testing.assert_allclose(value * factor, plain.values["ctc"] / num_labels, rtol=1e-5)
-    testing.assert_backends_agree(lambda: Bias(dims.classes), ctc_step(dims, normalize=True), dims.labelled, data)
+    testing.assert_backends_agree(
+        lambda: Bias(dims.classes), ctc_step(dims, normalize=True), dims.labelled, data
+    )
 
 
 def test_ctc_bad_input(dims):
@@ -160,14 +180,25 @@ def decode_step(dims):
 
 
 def test_greedy_decoding_collapses(dims):
-    paths = [[3, 0, 0, 3, 0, 1], [2, 2, 2, 3, 1, 1], [3, 3, 0, 0, 0, 0]]  # the last has only two frames
+    paths = [
+        [3, 0, 0, 3, 0, 1],
+        [2, 2, 2, 3, 1, 1],
+        [3, 3, 0, 0, 0, 0],
+    ]  # the last has only two frames
     lengths, expected = [6, 4, 2], [[0, 0, 1], [2], []]
-    data = {"data": numpy.eye(NUM_LABELS + 1, dtype="float32")[paths], "data:size1": numpy.array(lengths, dtype="int32")}
+    data = {
+        "data": numpy.eye(NUM_LABELS + 1, dtype="float32")[paths],
+        "data:size1": numpy.array(lengths, dtype="int32"),
+    }
     lowered = nn.lower(Bias(dims.classes), decode_step(dims), dims.data, task="forward")
     layers = testing.run_layers(lowered, data)
-    torch = testing.run_torch(lambda: Bias(dims.classes), decode_step(dims), dims.data, data, task="forward")
+    torch = testing.run_torch(
+        lambda: Bias(dims.classes), decode_step(dims), dims.data, data, task="forward"
+    )
     for result in (layers, torch):
-        got = [row[:n].tolist() for row, n in zip(result.values["labels"], result.lengths["labels"][1])]
+        got = [
+            row[:n].tolist() for row, n in zip(result.values["labels"], result.lengths["labels"][1])
+        ]
         assert got == expected
 
 
@@ -190,23 +221,31 @@ def test_cond_with_parameters_inside(dims):
     def step(*, model, extern_data, **_):
         x = extern_data["data"]
         positive = nn.reduce_sum(x, axis=list(x.dims)) > 0.0
-        nn.reduce_sum(nn.cond(positive, lambda: nn.square(model(x)), lambda: model(x)), axis=dims.labels).mark_as_loss()
+        nn.reduce_sum(
+            nn.cond(positive, lambda: nn.square(model(x)), lambda: model(x)), axis=dims.labels
+        ).mark_as_loss()
 
     data = {**ctc_batch(), "data": numpy.abs(ctc_batch()["data"])}
-    testing.assert_backends_agree(lambda: nn.Linear(dims.classes, dims.labels), step, dims.data, data)
+    testing.assert_backends_agree(
+        lambda: nn.Linear(dims.classes, dims.labels), step, dims.data, data
+    )
 
 
 def test_while_loop(dims):
     """doubles until the sum is above a limit; at once above it gives the start"""
 
     def step(*, model, extern_data, **_):
-        x = nn.reduce_sum(nn.square(extern_data["data"] + model.bias), axis=list(extern_data["data"].dims))
+        x = nn.reduce_sum(
+            nn.square(extern_data["data"] + model.bias), axis=list(extern_data["data"].dims)
+        )
         nn.while_loop(lambda s: s < 100.0, lambda s: s * 2.0, x).mark_as_output("out", shape=[])
 
     for scale in (1.0, 100.0):
         data = {**ctc_batch(), "data": scale * ctc_batch()["data"]}
-        result = testing.assert_backends_agree(lambda: Bias(dims.classes), step, dims.data, data, task="forward")
-        assert 100.0 <= result.values["out"] and (scale == 100.0 or result.values["out"] < 200.0)
+        result = testing.assert_backends_agree(
+            lambda: Bias(dims.classes), step, dims.data, data, task="forward"
+        )
+        assert result.values["out"] >= 100.0 and (scale == 100.0 or result.values["out"] < 200.0)
 
 
 def test_scan_over_time_with_parameters_inside(dims):
@@ -248,7 +287,11 @@ def test_scan_over_time_with_parameters_inside(dims):
 def test_a_tensor_used_outside_of_its_branch_is_named(dims):
     def step(*, model, extern_data, **_):
         inside = []
-        nn.cond(nn.reduce_sum(model.bias, axis=dims.classes) > 0.0, lambda: inside.append(model.bias * 2.0), lambda: None)
+        nn.cond(
+            nn.reduce_sum(model.bias, axis=dims.classes) > 0.0,
+            lambda: inside.append(model.bias * 2.0),
+            lambda: None,
+        )
         nn.reduce_sum(inside[0] * 3.0 + extern_data["data"], axis=dims.classes).mark_as_loss()
 
     with pytest.raises(ValueError, match="used outside the branch or loop that computes it"):
@@ -264,10 +307,15 @@ def test_assign_updates_a_parameter(dims):
     lowered = nn.lower(model, step, dims.data)
     data = ctc_batch()
     with testing.layers_session(lowered) as (net, session):
-        testing.set_layer_parameters(lowered, net, session, {"bias": numpy.arange(4, dtype="float32")})
+        testing.set_layer_parameters(
+            lowered, net, session, {"bias": numpy.arange(4, dtype="float32")}
+        )
         losses, _, _ = net.get_losses_initialized(with_total=False)
         (holder,) = losses.values()
-        fetches = [holder.get_loss_value(), *(layer.output.placeholder for layer in net.get_output_layers())]
+        fetches = [
+            holder.get_loss_value(),
+            *(layer.output.placeholder for layer in net.get_output_layers()),
+        ]
         value = session.run(fetches, feed_dict=testing.feed_dict(net, data))[0]
         (variable,) = net.get_params_list()
         numpy.testing.assert_array_equal(session.run(variable), numpy.arange(4) + 1.0)

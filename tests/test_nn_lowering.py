@@ -25,7 +25,9 @@ def dims():
     Dims.data = {"data": nn.Tensor("data", [nn.batch_dim, Dims.time, Dims.feat], "float32")}
     Dims.labelled = {
         **Dims.data,
-        "classes": nn.Tensor("classes", [nn.batch_dim, Dims.time], "int32", sparse_dim=Dims.classes),
+        "classes": nn.Tensor(
+            "classes", [nn.batch_dim, Dims.time], "int32", sparse_dim=Dims.classes
+        ),
     }
     return Dims
 
@@ -86,7 +88,9 @@ def output_step(get_out):
 
 def test_block_is_one_layer_per_part(dims):
     model = Block(dims.feat, dims.hidden)
-    net = nn.lower(model, output_step(lambda m, d: squared(m(d["data"]), dims.feat)), dims.data).network
+    net = nn.lower(
+        model, output_step(lambda m, d: squared(m(d["data"]), dims.feat)), dims.data
+    ).network
     assert {name: layer["class"] for name, layer in net.items()} == {
         "layer_norm": "layer_norm",
         "linear_hidden": "linear",
@@ -101,7 +105,9 @@ def test_block_is_one_layer_per_part(dims):
 
 def test_shared_block_has_one_set_of_parameters(dims):
     step = output_step(lambda m, d: squared(m(d["data"]), dims.feat))
-    separate = nn.lower(Repeated([Block(dims.feat, dims.hidden) for _ in range(3)], [0, 1, 2]), step, dims.data)
+    separate = nn.lower(
+        Repeated([Block(dims.feat, dims.hidden) for _ in range(3)], [0, 1, 2]), step, dims.data
+    )
     shared = nn.lower(Repeated([Block(dims.feat, dims.hidden)], [0, 0, 0]), step, dims.data)
     assert len(separate.parameters) == 3 * 6
     assert len(shared.parameters) == 6
@@ -175,7 +181,9 @@ def test_embedding_is_one_layer(dims):
 
     step = output_step(lambda m, d: squared(m.embedding(d["classes"]) - d["data"], dims.feat))
     net = nn.lower(Model(), step, dims.labelled).network
-    assert [layer["class"] for layer in net.values()].count("linear") == 1 and "gather" not in str(net)
+    assert [layer["class"] for layer in net.values()].count("linear") == 1 and "gather" not in str(
+        net
+    )
     testing.assert_backends_agree(Model, step, dims.labelled, batch(classes=CLASSES))
 
 
@@ -207,14 +215,21 @@ def test_frozen_parameters_are_not_trained(dims):
 
 
 @pytest.mark.parametrize(
-    "initial, low, high", [(0.25, 0.25, 0.25), (nn.init.Normal(0.1), -0.2, 0.2), (nn.init.VarianceScaling(), -1.1, 1.1)]
+    "initial, low, high",
+    [(0.25, 0.25, 0.25), (nn.init.Normal(0.1), -0.2, 0.2), (nn.init.VarianceScaling(), -1.1, 1.1)],
 )
 def test_initial_values(dims, initial, low, high):
     model = nn.Linear(dims.feat, dims.hidden)
     model.weight.initial = initial
-    lowered = nn.lower(model, output_step(lambda m, d: squared(m(d["data"]), dims.hidden)), dims.data)
+    lowered = nn.lower(
+        model, output_step(lambda m, d: squared(m(d["data"]), dims.hidden)), dims.data
+    )
     with testing.layers_session(lowered) as (net, session):
-        (weight,) = (session.run(var) for var in net.get_params_list() if var.op.name == lowered.parameters["weight"].name)
+        (weight,) = (
+            session.run(var)
+            for var in net.get_params_list()
+            if var.op.name == lowered.parameters["weight"].name
+        )
     assert weight.min() >= low - 1e-6 and weight.max() <= high + 1e-6
     assert low == high or weight.std() > 0.05
 
@@ -223,9 +238,15 @@ def test_initial_array(dims):
     model = nn.Linear(dims.feat, dims.hidden)
     value = numpy.arange(FEAT * HIDDEN, dtype="float32").reshape(FEAT, HIDDEN)
     model.weight.initial = value
-    lowered = nn.lower(model, output_step(lambda m, d: squared(m(d["data"]), dims.hidden)), dims.data)
+    lowered = nn.lower(
+        model, output_step(lambda m, d: squared(m(d["data"]), dims.hidden)), dims.data
+    )
     with testing.layers_session(lowered) as (net, session):
-        (weight,) = (session.run(var) for var in net.get_params_list() if var.op.name == lowered.parameters["weight"].name)
+        (weight,) = (
+            session.run(var)
+            for var in net.get_params_list()
+            if var.op.name == lowered.parameters["weight"].name
+        )
     numpy.testing.assert_array_equal(weight, value)
 
 
@@ -236,8 +257,12 @@ def test_padded_batch_through_strided_convolutions(dims, strides):
     class Convs(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first = nn.Conv1d(dims.feat, dims.hidden, filter_size=4, strides=strides, padding="same")
-            self.second = nn.Conv1d(dims.hidden, dims.feat, filter_size=3, strides=2, padding="same")
+            self.first = nn.Conv1d(
+                dims.feat, dims.hidden, filter_size=4, strides=strides, padding="same"
+            )
+            self.second = nn.Conv1d(
+                dims.hidden, dims.feat, filter_size=3, strides=2, padding="same"
+            )
 
         def __call__(self, x):
             y, time_dim = self.first(x, in_spatial_dim=dims.time)
@@ -248,14 +273,19 @@ def test_padded_batch_through_strided_convolutions(dims, strides):
         y.mark_as_output("out", shape=[nn.batch_dim, time_dim, dims.feat])
 
     model = Convs()
-    lowered, parameters = nn.lower(model, step, dims.data, task="forward"), testing.random_parameters(model)
+    lowered, parameters = (
+        nn.lower(model, step, dims.data, task="forward"),
+        testing.random_parameters(model),
+    )
     both = batch((30, 19))
     alone = {"data": both["data"][1:, :19], "data:size1": both["data:size1"][1:]}
     together = testing.run_layers(lowered, both, parameters=parameters)
     single = testing.run_layers(lowered, alone, parameters=parameters)
     num_frames = int(single.lengths["out"][1][0])
     assert together.lengths["out"][1].tolist()[1] == num_frames
-    numpy.testing.assert_allclose(together.values["out"][1, :num_frames], single.values["out"][0], rtol=1e-5, atol=1e-6)
+    numpy.testing.assert_allclose(
+        together.values["out"][1, :num_frames], single.values["out"][0], rtol=1e-5, atol=1e-6
+    )
     testing.assert_backends_agree(Convs, step, dims.data, both, task="forward")
 
 
@@ -272,7 +302,9 @@ def test_convolution_is_one_layer_and_maps_its_filter(dims):
             return nn.relu(y)
 
     def step(*, model, extern_data, **_):
-        nn.reduce_sum(nn.square(model(extern_data["data"])), axis=[dims.hidden, dims.feat]).mark_as_loss()
+        nn.reduce_sum(
+            nn.square(model(extern_data["data"])), axis=[dims.hidden, dims.feat]
+        ).mark_as_loss()
 
     lowered = nn.lower(Conv(), step, dims.data)
     assert lowered.network["conv"]["activation"] == "relu"
@@ -301,7 +333,9 @@ def test_self_attention(dims, causal):
         def __init__(self):
             super().__init__()
             make = nn.CausalSelfAttention if causal else nn.SelfAttention
-            self.att = make(dims.feat, dims.feat, key_dim_total=total, value_dim_total=total, num_heads=2)
+            self.att = make(
+                dims.feat, dims.feat, key_dim_total=total, value_dim_total=total, num_heads=2
+            )
 
         def __call__(self, x):
             out = self.att(x, axis=dims.time)
@@ -327,9 +361,14 @@ def rel_pos(dims, **options):
 
 
 def rel_pos_in_numpy(x, parameters, *, num_heads=2):
-    """one sequence [T, FEAT]; the sum over all pairs as in https://arxiv.org/abs/1901.02860, section 3.3, written as loops"""
+    """
+    one sequence [T, FEAT]; the sum over all pairs as in https://arxiv.org/abs/1901.02860, section
+    3.3, written as loops
+    """
     num_frames, feat = x.shape
-    qkv = (x @ parameters["att.qkv.weight"] + parameters["att.qkv.bias"]).reshape(num_frames, num_heads, -1)
+    qkv = (x @ parameters["att.qkv.weight"] + parameters["att.qkv.bias"]).reshape(
+        num_frames, num_heads, -1
+    )
     q, k, v = numpy.split(qkv, 3, axis=-1)
     rate = 1e4 ** (-2 * numpy.arange(feat // 2) / feat)
     out = numpy.zeros((num_frames, num_heads, v.shape[-1]))
@@ -341,7 +380,10 @@ def rel_pos_in_numpy(x, parameters, *, num_heads=2):
                 emb = numpy.concatenate([numpy.sin(angle), numpy.cos(angle)])
                 pos = (emb @ parameters["att.linear_pos.weight"]).reshape(num_heads, -1)[head]
                 u, w = parameters["att.pos_bias_u"][head], parameters["att.pos_bias_v"][head]
-                scores.append(((q[i, head] + u) @ k[j, head] + (q[i, head] + w) @ pos) / numpy.sqrt(q.shape[-1]))
+                scores.append(
+                    ((q[i, head] + u) @ k[j, head] + (q[i, head] + w) @ pos)
+                    / numpy.sqrt(q.shape[-1])
+                )
             weights = numpy.exp(scores - numpy.max(scores))
             out[i, head] = (weights / weights.sum()) @ v[:, head]
     return out.reshape(num_frames, -1) @ parameters["att.proj.weight"] + parameters["att.proj.bias"]
@@ -349,27 +391,43 @@ def rel_pos_in_numpy(x, parameters, *, num_heads=2):
 
 def test_relative_attention_equals_its_definition(dims):
     feat = nn.FeatureDim("feat", 8)
-    dims.feat, dims.data = feat, {"data": nn.Tensor("data", [nn.batch_dim, dims.time, feat], "float32")}
+    dims.feat, dims.data = (
+        feat,
+        {"data": nn.Tensor("data", [nn.batch_dim, dims.time, feat], "float32")},
+    )
     model = rel_pos(dims)()
     rng = numpy.random.RandomState(2)
-    data = {"data": rng.normal(size=(2, 5, 8)).astype("float32"), "data:size1": numpy.array([5, 1], dtype="int32")}
+    data = {
+        "data": rng.normal(size=(2, 5, 8)).astype("float32"),
+        "data:size1": numpy.array([5, 1], dtype="int32"),
+    }
 
     def step(*, model, extern_data, **_):
-        model(extern_data["data"]).mark_as_output("out", shape=[nn.batch_dim, dims.time, dims.hidden])
+        model(extern_data["data"]).mark_as_output(
+            "out", shape=[nn.batch_dim, dims.time, dims.hidden]
+        )
 
     parameters = testing.random_parameters(model)
-    result = testing.run_layers(nn.lower(model, step, dims.data, task="forward"), data, parameters=parameters)
+    result = testing.run_layers(
+        nn.lower(model, step, dims.data, task="forward"), data, parameters=parameters
+    )
     for i, length in enumerate((5, 1)):
         expected = rel_pos_in_numpy(data["data"][i, :length], parameters)
-        numpy.testing.assert_allclose(result.values["out"][i, :length], expected, rtol=1e-4, atol=1e-5)
+        numpy.testing.assert_allclose(
+            result.values["out"][i, :length], expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"learnable_pos_emb": True, "learnable_pos_emb_clipping": 2}, {"with_pos_bias": False}]
+    "options",
+    [{}, {"learnable_pos_emb": True, "learnable_pos_emb_clipping": 2}, {"with_pos_bias": False}],
 )
 def test_relative_attention_at_several_lengths(dims, options):
     feat = nn.FeatureDim("feat", 8)
-    dims.feat, dims.data = feat, {"data": nn.Tensor("data", [nn.batch_dim, dims.time, feat], "float32")}
+    dims.feat, dims.data = (
+        feat,
+        {"data": nn.Tensor("data", [nn.batch_dim, dims.time, feat], "float32")},
+    )
     step = output_step(lambda m, d: squared(m(d["data"]), dims.hidden))
     for length in (3, 1, 4):
         rng = numpy.random.RandomState(length)
@@ -418,7 +476,11 @@ def test_dict_and_text_agree_and_repeat(dims):
     text = lowered.config_text(num_epochs=2, optimizer={"class": "adam"})
     assert text == lowered_block(dims).config_text(num_epochs=2, optimizer={"class": "adam"})
     config = lowered.config(num_epochs=2)
-    assert config["num_epochs"] == 2 and config["behavior_version"] >= 24 and config["flat_net_construction"]
+    assert (
+        config["num_epochs"] == 2
+        and config["behavior_version"] >= 24
+        and config["flat_net_construction"]
+    )
     assert str(lowered.network) == str(lowered.network)
     assert list(config["network"]) == list(lowered.network)
 
@@ -440,7 +502,8 @@ def step(*, model, extern_data, **_):
     nn.reduce_mean(nn.square(y), axis=y.feature_dim).mark_as_loss("l")
 
 time, feat = nn.SpatialDim("time"), nn.FeatureDim("feat", 3)
-lowered = nn.lower(Model(feat, nn.FeatureDim("out", 5)), step, {"data": nn.Tensor("data", [nn.batch_dim, time, feat], "float32")})
+data = {"data": nn.Tensor("data", [nn.batch_dim, time, feat], "float32")}
+lowered = nn.lower(Model(feat, nn.FeatureDim("out", 5)), step, data)
 print(lowered.config_text(extra={"b", "a", "c"}))
 import sys
 assert "tensorflow" not in sys.modules and "torch" not in sys.modules
@@ -450,7 +513,11 @@ assert "tensorflow" not in sys.modules and "torch" not in sys.modules
 def test_text_is_the_same_under_every_hash_seed():
     texts = {
         subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=_environment(PYTHONHASHSEED=seed), check=True, capture_output=True, text=True
+            [sys.executable, "-c", PROGRAM],
+            env=_environment(PYTHONHASHSEED=seed),
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
         for seed in ("0", "1", "77")
     }
@@ -497,4 +564,6 @@ def test_bad_input_is_named(dims):
 
 def test_a_module_called_outside_of_lowering(dims):
     with pytest.raises(Exception, match="outside|lower"):
-        nn.Linear(dims.feat, dims.hidden)(nn.Tensor("x", [nn.batch_dim, dims.time, dims.feat], "float32"))
+        nn.Linear(dims.feat, dims.hidden)(
+            nn.Tensor("x", [nn.batch_dim, dims.time, dims.feat], "float32")
+        )

@@ -17,8 +17,18 @@ from . import _returnn
 from ._backend import LayersBackend
 from ._graph import Node
 from ._names import FeatureDim, SpatialDim, any_feature_dim, any_spatial_dim
-from .functions import cross_entropy, ctc_greedy_decode, ctc_loss, dropout, extern_data, mark_as_loss, scan, select_frames
+from .functions import (
+    cross_entropy,
+    ctc_greedy_decode,
+    ctc_loss,
+    dropout,
+    extern_data,
+    mark_as_loss,
+    scan,
+    select_frames,
+)
 from .lowering import Lowered, lower
+from .torch_config import torch_config
 
 if TYPE_CHECKING:
     from returnn.frontend import *  # noqa: F403

@@ -21,6 +21,7 @@ from ._initial import initial_option
 from ._returnn import Backend
 from ._shapes import dim_sources, one_or_list, replaced, union, without
 
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float, numpy.number))
 
@@ -40,16 +41,23 @@ def _feature_dim(*sources: Any) -> Dim | None:
     return None
 
 
-def _like(source: Tensor, cls: str, *, hint: str | None = None, dtype: str | None = None, **opts: Any) -> Tensor:
+def _like(
+    source: Tensor,
+    cls: str,
+    options: dict[str, Any] | None = None,
+    *,
+    hint: str | None = None,
+    dtype: str | None = None,
+) -> Tensor:
     """a layer on ``source`` alone that keeps its dims"""
     return layer(
         cls,
+        {"from": source, **(options or {})},
         dims=source.dims,
         dtype=dtype or source.dtype,
         hint=hint,
         sparse_dim=source.sparse_dim if dtype in (None, source.dtype) else None,
         feature_dim=source.feature_dim,
-        **{"from": source, **opts},
     )
 
 
@@ -150,7 +158,9 @@ class LayersBackend(Backend):
 
     @staticmethod
     def assert_(condition: Tensor, message: str, *, stop: bool = True) -> None:
-        raise NotImplementedError("nn.assert_ has no RETURNN layer; check the values in the data or in the forward output")
+        raise NotImplementedError(
+            "nn.assert_ has no RETURNN layer; check the values in the data or in the forward output"
+        )
 
     # --- parameters
 
@@ -189,7 +199,9 @@ class LayersBackend(Backend):
     ) -> Tensor:
         if isinstance(value, Tensor):
             return value
-        return _constant(value, dims=dims, dtype=dtype, sparse_dim=sparse_dim, feature_dim=feature_dim, hint=name)
+        return _constant(
+            value, dims=dims, dtype=dtype, sparse_dim=sparse_dim, feature_dim=feature_dim, hint=name
+        )
 
     @staticmethod
     def full(
@@ -205,7 +217,14 @@ class LayersBackend(Backend):
         if isinstance(fill_value, Tensor):
             zeros = _constant(0, dims=dims, dtype=dtype, sparse_dim=None, feature_dim=feature_dim)
             return rf.combine_bc(zeros, "add", fill_value)
-        return _constant(fill_value, dims=dims, dtype=dtype, sparse_dim=sparse_dim, feature_dim=feature_dim, hint="full")
+        return _constant(
+            fill_value,
+            dims=dims,
+            dtype=dtype,
+            sparse_dim=sparse_dim,
+            feature_dim=feature_dim,
+            hint="full",
+        )
 
     @staticmethod
     def random(
@@ -224,8 +243,16 @@ class LayersBackend(Backend):
         sources = dim_sources(dims)
         if sources:
             options["shape_deps"] = sources
-        opts = {"shape": list(dims), "distribution": distribution, **options, **_type(dtype, sparse_dim), "stop_grad": True}
-        return layer("random", opts, dims=dims, dtype=dtype, sparse_dim=sparse_dim, feature_dim=feature_dim)
+        opts = {
+            "shape": list(dims),
+            "distribution": distribution,
+            **options,
+            **_type(dtype, sparse_dim),
+            "stop_grad": True,
+        }
+        return layer(
+            "random", opts, dims=dims, dtype=dtype, sparse_dim=sparse_dim, feature_dim=feature_dim
+        )
 
     # --- elementwise
 
@@ -237,7 +264,13 @@ class LayersBackend(Backend):
     def cast(tensor: Tensor, dtype: str) -> Tensor:
         if tensor.dtype == dtype:
             return tensor
-        return layer("cast", {"from": tensor, "dtype": dtype}, dims=tensor.dims, dtype=dtype, feature_dim=tensor.feature_dim)
+        return layer(
+            "cast",
+            {"from": tensor, "dtype": dtype},
+            dims=tensor.dims,
+            dtype=dtype,
+            feature_dim=tensor.feature_dim,
+        )
 
     @classmethod
     def combine(
@@ -254,8 +287,15 @@ class LayersBackend(Backend):
         a, b = (rf.convert_to_tensor(value, _backend=cls) for value in (a, b))
         dims = union(a.dims, b.dims)
         _check_broadcast(a, b, dims, allow_broadcast_all_sources)
-        return expression(kind, a, b, dims=dims, dtype=a.dtype, sparse_dim=a.sparse_dim or b.sparse_dim,
-                          feature_dim=_feature_dim(a, b))  # fmt: skip
+        return expression(
+            kind,
+            a,
+            b,
+            dims=dims,
+            dtype=a.dtype,
+            sparse_dim=a.sparse_dim or b.sparse_dim,
+            feature_dim=_feature_dim(a, b),
+        )
 
     @classmethod
     def compare(
@@ -269,63 +309,96 @@ class LayersBackend(Backend):
     ) -> Tensor:
         if _is_number(b) and isinstance(a, Tensor):
             value = _python_number(b, a.dtype)
-            return layer("compare", dims=a.dims, dtype="bool", hint=kind, **{"from": a, "kind": kind, "value": value})
+            return layer(
+                "compare",
+                {"from": a, "kind": kind, "value": value},
+                dims=a.dims,
+                dtype="bool",
+                hint=kind,
+            )
         a, b = _same_dtype(cls, a, b)
         dims = union(a.dims, b.dims)
         _check_broadcast(a, b, dims, allow_broadcast_all_sources)
-        extra = {"allow_broadcast_all_sources": True} if len(dims) > max(len(a.dims), len(b.dims)) else {}
-        return layer("compare", dims=dims, dtype="bool", hint=kind, **{"from": [a, b], "kind": kind, **extra})
+        extra = (
+            {"allow_broadcast_all_sources": True}
+            if len(dims) > max(len(a.dims), len(b.dims))
+            else {}
+        )
+        return layer(
+            "compare", {"from": [a, b], "kind": kind, **extra}, dims=dims, dtype="bool", hint=kind
+        )
 
     @staticmethod
     def activation(tensor: Tensor, func: str) -> Tensor:
         if func in UNARY:
-            return expression(func, tensor, dims=tensor.dims, dtype=tensor.dtype, feature_dim=tensor.feature_dim)
+            return expression(
+                func, tensor, dims=tensor.dims, dtype=tensor.dtype, feature_dim=tensor.feature_dim
+            )
         dtype = "float32" if func == "abs" and tensor.dtype.startswith("complex") else tensor.dtype
         dtype = "bool" if func == "logical_not" else dtype
-        return _like(tensor, "activation", hint=func, dtype=dtype, activation=func)
+        return _like(tensor, "activation", {"activation": func}, hint=func, dtype=dtype)
 
     @staticmethod
     def safe_log(tensor: Tensor, *, eps: float) -> Tensor:
-        return _like(tensor, "activation", hint="log", activation="safe_log", opts={"eps": eps})
+        return _like(
+            tensor, "activation", {"activation": "safe_log", "opts": {"eps": eps}}, hint="log"
+        )
 
     @staticmethod
     def is_finite(x: Tensor) -> Tensor:
-        return _like(x, "activation", hint="is_finite", dtype="bool", activation="is_finite")
+        return _like(x, "activation", {"activation": "is_finite"}, hint="is_finite", dtype="bool")
 
     @staticmethod
     def is_infinite(x: Tensor) -> Tensor:
-        return _like(x, "eval", hint="is_infinite", dtype="bool", eval="tf.math.is_inf(source(0))", out_type={"dtype": "bool"})
+        return _like(
+            x,
+            "eval",
+            {"eval": "tf.math.is_inf(source(0))", "out_type": {"dtype": "bool"}},
+            hint="is_infinite",
+            dtype="bool",
+        )
 
     @staticmethod
     def is_neg_infinite(x: Tensor) -> Tensor:
         return rf.compare(x, "==", float("-inf"))
 
     @classmethod
-    def where(cls, cond: Tensor, true_: Any, false_: Any, *, allow_broadcast_all_sources: bool = False) -> Tensor:
+    def where(
+        cls, cond: Tensor, true_: Any, false_: Any, *, allow_broadcast_all_sources: bool = False
+    ) -> Tensor:
         tensors = [value for value in (true_, false_) if isinstance(value, Tensor)]
         dtype = tensors[0].dtype if tensors else rf.convert_to_tensor(true_, _backend=cls).dtype
-        true_, false_ = (v if isinstance(v, Tensor) else _python_number(v, dtype) for v in (true_, false_))
+        true_, false_ = (
+            v if isinstance(v, Tensor) else _python_number(v, dtype) for v in (true_, false_)
+        )
         return layer(
             "switch",
+            {"condition": cond, "true_from": true_, "false_from": false_},
             dims=union(cond.dims, *(tensor.dims for tensor in tensors)),
             dtype=dtype,
             hint="where",
             sparse_dim=tensors[0].sparse_dim if tensors else None,
             feature_dim=_feature_dim(*tensors),
-            condition=cond,
-            true_from=true_,
-            false_from=false_,
         )
 
     @classmethod
     def clip_by_value(
-        cls, x: Tensor, clip_value_min: Any, clip_value_max: Any, *, allow_broadcast_all_sources: bool = False
+        cls,
+        x: Tensor,
+        clip_value_min: Any,
+        clip_value_max: Any,
+        *,
+        allow_broadcast_all_sources: bool = False,
     ) -> Tensor:
         return rf.minimum(rf.maximum(x, clip_value_min), clip_value_max)
 
     @classmethod
-    def lerp(cls, start: Tensor, end: Tensor, weight: Any, *, allow_broadcast_all_sources: bool = False) -> Tensor:
-        scaled = rf.combine(end - start, "mul", weight, allow_broadcast_all_sources=allow_broadcast_all_sources)
+    def lerp(
+        cls, start: Tensor, end: Tensor, weight: Any, *, allow_broadcast_all_sources: bool = False
+    ) -> Tensor:
+        scaled = rf.combine(
+            end - start, "mul", weight, allow_broadcast_all_sources=allow_broadcast_all_sources
+        )
         return start + scaled
 
     # --- gradients
@@ -336,15 +409,17 @@ class LayersBackend(Backend):
 
     @staticmethod
     def gradient(y: Tensor, x: Tensor) -> Tensor:
-        return layer("gradient", dims=x.dims, dtype=x.dtype, feature_dim=x.feature_dim, y=y, x=x)
+        return layer(
+            "gradient", {"y": y, "x": x}, dims=x.dims, dtype=x.dtype, feature_dim=x.feature_dim
+        )
 
     @staticmethod
     def stop_gradient(tensor: Tensor) -> Tensor:
-        return _like(tensor, "scaled_grad", hint="stop_gradient", scale=0)
+        return _like(tensor, "scaled_grad", {"scale": 0}, hint="stop_gradient")
 
     @staticmethod
     def scaled_gradient(tensor: Tensor, scale: float | Tensor) -> Tensor:
-        return _like(tensor, "scaled_grad", hint="scaled_gradient", scale=scale)
+        return _like(tensor, "scaled_grad", {"scale": scale}, hint="scaled_gradient")
 
     @staticmethod
     def scaled_gradient_ext(
@@ -355,14 +430,21 @@ class LayersBackend(Backend):
         scale_shift_by_sum_over_axis: Dim | None = None,
     ) -> Tensor:
         opts = {"shift": shift, "scale_shift_by_sum_over_axis": scale_shift_by_sum_over_axis}
-        return _like(x, "scaled_grad", hint="scaled_gradient", scale=scale, **opts)
+        return _like(x, "scaled_grad", {"scale": scale, **opts}, hint="scaled_gradient")
 
     # --- shapes
 
     @staticmethod
     def make_output_tensor(tensor: Tensor, dims: Sequence[Dim], *, name: str) -> Tensor:
-        return layer("transpose", dims=dims, dtype=tensor.dtype, hint=name, sparse_dim=tensor.sparse_dim,
-                     feature_dim=tensor.feature_dim, **{"from": tensor, "perm": list(dims)})  # fmt: skip
+        return layer(
+            "transpose",
+            {"from": tensor, "perm": list(dims)},
+            dims=dims,
+            dtype=tensor.dtype,
+            hint=name,
+            sparse_dim=tensor.sparse_dim,
+            feature_dim=tensor.feature_dim,
+        )
 
     @staticmethod
     def merge_dims(source: Tensor, *, dims: Sequence[Dim], out_dim: Dim) -> Tensor:
@@ -371,8 +453,14 @@ class LayersBackend(Backend):
         kept = [dim for dim in rest[:position] if dim not in dims]
         out = [*kept, out_dim, *(dim for dim in rest[position:] if dim not in dims)]
         feature = out_dim if source.feature_dim in dims else source.feature_dim
-        return layer("merge_dims", dims=out, dtype=source.dtype, sparse_dim=source.sparse_dim, feature_dim=feature,
-                     **{"from": source, "axes": list(dims), "out_dim": out_dim})  # fmt: skip
+        return layer(
+            "merge_dims",
+            {"from": source, "axes": list(dims), "out_dim": out_dim},
+            dims=out,
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def split_dims(
@@ -386,24 +474,45 @@ class LayersBackend(Backend):
         at = source.dims.index(axis)
         opts = {"pad_to_multiples": pad_to_multiples, "pad_value": pad_value}
         feature = dims[-1] if source.feature_dim == axis else source.feature_dim
-        return layer("split_dims", {"from": source, "axis": axis, "dims": list(dims), **_given(opts)},
-                     dims=[*source.dims[:at], *dims, *source.dims[at + 1 :]], dtype=source.dtype,
-                     sparse_dim=source.sparse_dim, feature_dim=feature)  # fmt: skip
+        return layer(
+            "split_dims",
+            {"from": source, "axis": axis, "dims": list(dims), **_given(opts)},
+            dims=[*source.dims[:at], *dims, *source.dims[at + 1 :]],
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> Tensor:
         dims = [*without(source.dims, in_dims), *out_dims]
         deps = dim_sources(out_dims)
-        return layer("reshape", dims=dims, dtype=source.dtype, sparse_dim=source.sparse_dim,
-                     **{"from": source, "in_dims": list(in_dims), "out_dims": list(out_dims), "extra_deps": deps})  # fmt: skip
+        return layer(
+            "reshape",
+            {
+                "from": source,
+                "in_dims": list(in_dims),
+                "out_dims": list(out_dims),
+                "extra_deps": deps,
+            },
+            dims=dims,
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+        )
 
     @staticmethod
     def split(source: Tensor, *, axis: Dim, out_dims: Sequence[Dim]) -> tuple[Tensor, ...]:
-        out = layer("split", dims=replaced(source.dims, axis, out_dims[0]), dtype=source.dtype,
-                    **{"from": source, "axis": axis, "out_dims": list(out_dims)})  # fmt: skip
+        out = layer(
+            "split",
+            {"from": source, "axis": axis, "out_dims": list(out_dims)},
+            dims=replaced(source.dims, axis, out_dims[0]),
+            dtype=source.dtype,
+        )
         parts = []
         for i, dim in enumerate(out_dims):
-            part = sub_output(out, str(i), dims=replaced(source.dims, axis, dim), dtype=source.dtype)
+            part = sub_output(
+                out, str(i), dims=replaced(source.dims, axis, dim), dtype=source.dtype
+            )
             if source.feature_dim is not None:
                 part.feature_dim = dim if source.feature_dim == axis else source.feature_dim
             parts.append(part)
@@ -412,23 +521,43 @@ class LayersBackend(Backend):
     @staticmethod
     def expand_dim(source: Tensor, dim: Dim) -> Tensor:
         kind = "spatial" if source.feature_dim is not None or dim.dimension is None else "feature"
-        return layer("expand_dims", dims=[*source.dims, dim], dtype=source.dtype, sparse_dim=source.sparse_dim,
-                     feature_dim=source.feature_dim, **{"from": source, "axis": kind, "dim": dim})  # fmt: skip
+        return layer(
+            "expand_dims",
+            {"from": source, "axis": kind, "dim": dim},
+            dims=[*source.dims, dim],
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+            feature_dim=source.feature_dim,
+        )
 
     @staticmethod
     def squeeze(source: Tensor, axis: Dim) -> Tensor:
         feature = None if source.feature_dim == axis else source.feature_dim
-        return layer("squeeze", dims=without(source.dims, axis), dtype=source.dtype, sparse_dim=source.sparse_dim,
-                     feature_dim=feature, **{"from": source, "axis": axis})  # fmt: skip
+        return layer(
+            "squeeze",
+            {"from": source, "axis": axis},
+            dims=without(source.dims, axis),
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def concat(*sources: tuple[Tensor, Dim], allow_broadcast: bool = False, out_dim: Dim) -> Tensor:
         first, axis = sources[0]
-        dims = union(replaced(first.dims, axis, out_dim), *(without(t.dims, dim) for t, dim in sources[1:]))
+        dims = union(
+            replaced(first.dims, axis, out_dim), *(without(t.dims, dim) for t, dim in sources[1:])
+        )
         extra = {"allow_broadcast": True} if allow_broadcast else {}
         feature = out_dim if first.feature_dim == axis else first.feature_dim
-        return layer("concat", dims=dims, dtype=first.dtype, sparse_dim=first.sparse_dim, feature_dim=feature,
-                     **{"from": [tuple(source) for source in sources], "out_dim": out_dim, **extra})  # fmt: skip
+        return layer(
+            "concat",
+            {"from": [tuple(source) for source in sources], "out_dim": out_dim, **extra},
+            dims=dims,
+            dtype=first.dtype,
+            sparse_dim=first.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def pad(
@@ -446,33 +575,65 @@ class LayersBackend(Backend):
         for axis, out_dim in zip(axes, out_dims):
             dims = replaced(dims, axis, out_dim)
             feature = out_dim if feature == axis else feature
-        opts = {"mode": mode, "value": value if value is not None else 0, "handle_dynamic_dims": handle_dynamic_dims}
-        return layer("pad", dims=dims, dtype=source.dtype, sparse_dim=source.sparse_dim, feature_dim=feature,
-                     **{"from": source, "axes": list(axes), "padding": [tuple(p) for p in padding],
-                        "out_dims": list(out_dims), **opts})  # fmt: skip
+        opts = {
+            "mode": mode,
+            "value": value if value is not None else 0,
+            "handle_dynamic_dims": handle_dynamic_dims,
+        }
+        return layer(
+            "pad",
+            {
+                "from": source,
+                "axes": list(axes),
+                "padding": [tuple(p) for p in padding],
+                "out_dims": list(out_dims),
+                **opts,
+            },
+            dims=dims,
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def replace_dim(source: Tensor, *, in_dim: Dim, out_dim: Dim) -> Tensor:
         if in_dim not in source.dims:
             raise ValueError(f"replace_dim: {in_dim} is not among the dims {list(source.dims)}")
-        if out_dim.dimension is None and out_dim.dyn_size_ext is None and in_dim.dyn_size_ext is not None:
+        if (
+            out_dim.dimension is None
+            and out_dim.dyn_size_ext is None
+            and in_dim.dyn_size_ext is not None
+        ):
             out_dim.dyn_size_ext = in_dim.dyn_size_ext.copy()
             Graph.current.touched.append(out_dim)
-        out = layer("reinterpret_data", dims=replaced(source.dims, in_dim, out_dim), dtype=source.dtype,
-                    hint="renamed", sparse_dim=source.sparse_dim,
-                    feature_dim=out_dim if source.feature_dim == in_dim else source.feature_dim,
-                    **{"from": source, "set_dim_tags": {in_dim: out_dim}})  # fmt: skip
+        out = layer(
+            "reinterpret_data",
+            {"from": source, "set_dim_tags": {in_dim: out_dim}},
+            dims=replaced(source.dims, in_dim, out_dim),
+            dtype=source.dtype,
+            hint="renamed",
+            sparse_dim=source.sparse_dim,
+            feature_dim=out_dim if source.feature_dim == in_dim else source.feature_dim,
+        )
         return out
 
     @staticmethod
     def set_sparse_dim(source: Tensor, sparse_dim: Dim) -> Tensor:
-        return layer("reinterpret_data", dims=source.dims, dtype=source.dtype, hint="labels", sparse_dim=sparse_dim,
-                     **{"from": source, "set_sparse": True, "set_sparse_dim": sparse_dim})  # fmt: skip
+        return layer(
+            "reinterpret_data",
+            {"from": source, "set_sparse": True, "set_sparse_dim": sparse_dim},
+            dims=source.dims,
+            dtype=source.dtype,
+            hint="labels",
+            sparse_dim=sparse_dim,
+        )
 
     # --- indexing
 
     @staticmethod
-    def gather(source: Tensor, *, indices: Tensor | int, axis: Dim, clip_to_valid: bool = False) -> Tensor:
+    def gather(
+        source: Tensor, *, indices: Tensor | int, axis: Dim, clip_to_valid: bool = False
+    ) -> Tensor:
         extra = {"clip_to_valid": True} if clip_to_valid else {}
         index_dims = list(indices.dims) if isinstance(indices, Tensor) else []
         common = [dim for dim in index_dims if dim in source.dims]
@@ -480,8 +641,14 @@ class LayersBackend(Backend):
         new = without(index_dims, common)
         dims = [*source.dims[:at], *new, *source.dims[at + 1 :]]
         feature = None if source.feature_dim == axis else source.feature_dim
-        return layer("gather", dims=dims, dtype=source.dtype, sparse_dim=source.sparse_dim, feature_dim=feature,
-                     **{"from": source, "position": indices, "axis": axis, **extra})  # fmt: skip
+        return layer(
+            "gather",
+            {"from": source, "position": indices, "axis": axis, **extra},
+            dims=dims,
+            dtype=source.dtype,
+            sparse_dim=source.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def slice(
@@ -496,21 +663,43 @@ class LayersBackend(Backend):
     ) -> Tensor:
         feature = out_dim if source.feature_dim == axis else source.feature_dim
         dims = replaced(source.dims, axis, out_dim)
-        kwargs: dict[str, Any] = {"dims": dims, "dtype": source.dtype, "sparse_dim": source.sparse_dim,
-                                  "feature_dim": feature}  # fmt: skip
+        kwargs: dict[str, Any] = {
+            "dims": dims,
+            "dtype": source.dtype,
+            "sparse_dim": source.sparse_dim,
+            "feature_dim": feature,
+        }
         if size is not None or isinstance(start, Tensor):
             if end is not None or step is not None:
-                raise NotImplementedError("nn.slice: a dynamic start or size goes without end and step")
-            return layer("slice_nd", hint="slice", **kwargs,
-                         **{"from": source, "axis": axis, "start": start, "size": size, "out_spatial_dim": out_dim})  # fmt: skip
+                raise NotImplementedError(
+                    "nn.slice: a dynamic start or size goes without end and step"
+                )
+            return layer(
+                "slice_nd",
+                {
+                    "from": source,
+                    "axis": axis,
+                    "start": start,
+                    "size": size,
+                    "out_spatial_dim": out_dim,
+                },
+                hint="slice",
+                **kwargs,
+            )
         if any(isinstance(value, Tensor) for value in (end, step)):
-            raise NotImplementedError("nn.slice: end and step must be numbers, or give a size instead")
+            raise NotImplementedError(
+                "nn.slice: end and step must be numbers, or give a size instead"
+            )
         limits = _given({"slice_start": start, "slice_end": end, "slice_step": step})
-        return layer("slice", **kwargs, **{"from": source, "axis": axis, "out_dim": out_dim, **limits})
+        return layer(
+            "slice", {"from": source, "axis": axis, "out_dim": out_dim, **limits}, **kwargs
+        )
 
     @staticmethod
     def flip_no_mask(source: Tensor, *, axis: Dim) -> Tensor:
-        return _like(source, "slice", hint="flip", axis=axis, out_dim=axis, slice_step=-1)
+        return _like(
+            source, "slice", {"axis": axis, "out_dim": axis, "slice_step": -1}, hint="flip"
+        )
 
     @staticmethod
     def masked_select(
@@ -520,9 +709,14 @@ class LayersBackend(Backend):
             return _control_flow.masked_select_subset(tensor, mask=mask, dims=dims, out_dim=out_dim)
         out_dim = out_dim or Dim(None, name="mask")
         rest = without(tensor.dims, dims)
-        out = layer("boolean_mask", {"from": tensor, "mask": mask, "dims": list(dims), "out_dim": out_dim},
-                    dims=[out_dim, *rest], dtype=tensor.dtype, sparse_dim=tensor.sparse_dim,
-                    feature_dim=tensor.feature_dim)  # fmt: skip
+        out = layer(
+            "boolean_mask",
+            {"from": tensor, "mask": mask, "dims": list(dims), "out_dim": out_dim},
+            dims=[out_dim, *rest],
+            dtype=tensor.dtype,
+            sparse_dim=tensor.sparse_dim,
+            feature_dim=tensor.feature_dim,
+        )
         return out, out_dim
 
     @staticmethod
@@ -537,11 +731,16 @@ class LayersBackend(Backend):
         k_dim = k_dim or Dim(k, name="k")
         axes = [axis] if isinstance(axis, Dim) else list(axis)
         dims = [*without(source.dims, axes), k_dim]
-        values = layer("top_k", dims=dims, dtype=source.dtype,
-                       **{"from": source, "axis": one_or_list(axis), "k": k, "k_dim": k_dim, "sorted": sorted})  # fmt: skip
+        values = layer(
+            "top_k",
+            {"from": source, "axis": one_or_list(axis), "k": k, "k_dim": k_dim, "sorted": sorted},
+            dims=dims,
+            dtype=source.dtype,
+        )
         names = ["indices"] if isinstance(axis, Dim) else [f"indices{i}" for i in range(len(axes))]
         indices = [
-            sub_output(values, name, dims=dims, dtype="int32", sparse_dim=one) for name, one in zip(names, axes)
+            sub_output(values, name, dims=dims, dtype="int32", sparse_dim=one)
+            for name, one in zip(names, axes)
         ]
         return values, indices[0] if isinstance(axis, Dim) else indices, k_dim
 
@@ -549,31 +748,51 @@ class LayersBackend(Backend):
     def range_over_dim(dim: Dim, *, dtype: str | None = None, device: str | None = None) -> Tensor:
         dtype = dtype or (dim.dyn_size_ext.dtype if dim.dyn_size_ext is not None else "int32")
         sources = dim_sources(dim)
-        if len(sources) == 1 and sources[0].raw_tensor.cls == "range_from_length" and sources[0].dtype == dtype:
+        if (
+            len(sources) == 1
+            and sources[0].raw_tensor.cls == "range_from_length"
+            and sources[0].dtype == dtype
+        ):
             return sources[0]
         is_index = dtype.startswith(("int", "uint"))
         extra = {"sparse": True} if is_index else {}
-        return layer("range_in_axis", {"from": sources, "axis": dim, "dtype": dtype, **extra}, dims=[dim], dtype=dtype,
-                     hint=f"{dim.name}_range", sparse_dim=dim if is_index else None)  # fmt: skip
+        return layer(
+            "range_in_axis",
+            {"from": sources, "axis": dim, "dtype": dtype, **extra},
+            dims=[dim],
+            dtype=dtype,
+            hint=f"{dim.name}_range",
+            sparse_dim=dim if is_index else None,
+        )
 
     # --- reductions and products
 
     @staticmethod
-    def reduce(source: Tensor, *, mode: str, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
+    def reduce(
+        source: Tensor, *, mode: str, axis: Dim | Sequence[Dim], use_mask: bool = True
+    ) -> Tensor:
         is_index = mode in ("argmax", "argmin")
         axes = [axis] if isinstance(axis, Dim) else list(axis)
         extra = {} if use_mask else {"use_time_mask": False}
         feature = None if source.feature_dim in axes else source.feature_dim
-        return layer("reduce", dims=without(source.dims, axes), dtype="int32" if is_index else source.dtype, hint=mode,
-                     sparse_dim=axes[0] if is_index else source.sparse_dim, feature_dim=feature,
-                     **{"from": source, "mode": mode, "axis": one_or_list(axis), **extra})  # fmt: skip
+        return layer(
+            "reduce",
+            {"from": source, "mode": mode, "axis": one_or_list(axis), **extra},
+            dims=without(source.dims, axes),
+            dtype="int32" if is_index else source.dtype,
+            hint=mode,
+            sparse_dim=axes[0] if is_index else source.sparse_dim,
+            feature_dim=feature,
+        )
 
     @staticmethod
     def cumsum(source: Tensor, *, spatial_dim: Dim) -> Tensor:
-        return _like(source, "cumsum", axis=spatial_dim)
+        return _like(source, "cumsum", {"axis": spatial_dim})
 
     @staticmethod
-    def matmul(a: Tensor, b: Tensor, *, reduce: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
+    def matmul(
+        a: Tensor, b: Tensor, *, reduce: Dim | Sequence[Dim], use_mask: bool = True
+    ) -> Tensor:
         drop = [reduce] if isinstance(reduce, Dim) else list(reduce)
         for operand in (a, b):
             missing = [dim for dim in drop if dim not in operand.dims]
@@ -582,8 +801,14 @@ class LayersBackend(Backend):
         dims: list[Dim] = without_once(a.dims, drop)
         dims += [dim for dim in without_once(b.dims, drop) if dim not in dims]
         extra = {} if use_mask else {"use_mask": False}
-        return layer("dot", dims=dims, dtype=a.dtype, hint="matmul", feature_dim=_matmul_feature(a, b, dims),
-                     **{"from": [a, b], "reduce": one_or_list(reduce), **extra})  # fmt: skip
+        return layer(
+            "dot",
+            {"from": [a, b], "reduce": one_or_list(reduce), **extra},
+            dims=dims,
+            dtype=a.dtype,
+            hint="matmul",
+            feature_dim=_matmul_feature(a, b, dims),
+        )
 
     @staticmethod
     def softmax(tensor: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor:
@@ -598,19 +823,28 @@ class LayersBackend(Backend):
         if not targets.sparse_dim:
             return -rf.matmul(targets, rf.log_softmax(logits, axis=axis), reduce=axis)
         dims = without(union(logits.dims, targets.dims), axis)
-        return layer("sparse_softmax_cross_entropy_with_logits", dims=dims, dtype=logits.dtype, hint="cross_entropy",
-                     logits=logits, targets=targets, axis=axis)  # fmt: skip
+        return layer(
+            "sparse_softmax_cross_entropy_with_logits",
+            {"logits": logits, "targets": targets, "axis": axis},
+            dims=dims,
+            dtype=logits.dtype,
+            hint="cross_entropy",
+        )
 
     @staticmethod
     def ctc_loss(**kwargs: Any) -> Tensor:
         return _formulas.ctc_loss(**kwargs)
 
     @classmethod
-    def scaled_dot_product_attention(cls, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
+    def scaled_dot_product_attention(
+        cls, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any
+    ) -> Tensor:
         return _formulas.dot_attention(query, key, value, **kwargs)
 
     @classmethod
-    def rel_pos_self_attention(cls, query: Tensor, key: Tensor, value: Tensor, pos_emb: Tensor, **kwargs: Any) -> Tensor:
+    def rel_pos_self_attention(
+        cls, query: Tensor, key: Tensor, value: Tensor, pos_emb: Tensor, **kwargs: Any
+    ) -> Tensor:
         return _formulas.rel_pos_self_attention(query, key, value, pos_emb, **kwargs)
 
     # --- layers with parameters
@@ -629,12 +863,21 @@ class LayersBackend(Backend):
         affine: bool,
         use_mask: bool,
     ) -> Tensor:
-        params = {"v2_mean": running_mean, "v2_variance": running_variance, "v2_gamma": gamma, "v2_beta": beta}
+        params = {
+            "v2_mean": running_mean,
+            "v2_variance": running_variance,
+            "v2_gamma": gamma,
+            "v2_beta": beta,
+        }
         defaults = {"use_shift": True, "use_std": True, "momentum": 0.1, "epsilon": 1e-3}
         options = {"use_shift": affine, "use_std": affine, "momentum": momentum, "epsilon": epsilon}
         options = {key: value for key, value in options.items() if value != defaults[key]}
         named = {f"batch_norm/{name}": param for name, param in params.items() if param is not None}
-        return _like(source, "batch_norm", in_dim=in_dim, masked_time=use_mask, **options, params=named)
+        return _like(
+            source,
+            "batch_norm",
+            {"in_dim": in_dim, "masked_time": use_mask, "params": named, **options},
+        )
 
     @staticmethod
     def conv(
@@ -655,17 +898,36 @@ class LayersBackend(Backend):
         sizes = [dim.dimension for dim in filter_size]
         if not out_spatial_dims:
             out_spatial_dims = rf.make_conv_out_spatial_dims(
-                in_spatial_dims, filter_size=sizes, strides=strides or 1, dilation_rate=dilation_rate or 1,
-                padding=padding, description_prefix="conv")  # fmt: skip
+                in_spatial_dims,
+                filter_size=sizes,
+                strides=strides or 1,
+                dilation_rate=dilation_rate or 1,
+                padding=padding,
+                description_prefix="conv",
+            )
         dims = [*without(source.dims, [in_dim, *in_spatial_dims]), *out_spatial_dims, out_dim]
         options = _given({"strides": strides, "dilation_rate": dilation_rate, "groups": groups})
         if options.get("groups") == 1:
             options.pop("groups")
         out = layer(
-            "conv", dims=dims, dtype=source.dtype, feature_dim=out_dim,
-            **{"from": source, "in_dim": in_dim, "in_spatial_dims": list(in_spatial_dims), "out_dim": out_dim,
-               "out_spatial_dims": list(out_spatial_dims), "filter_size": sizes, "padding": padding, **options,
-               **({} if bias is not None else {"with_bias": False}), "params": _given({"W": filter, "bias": bias}), "filter_dims": list(filter_size)})  # fmt: skip
+            "conv",
+            {
+                "from": source,
+                "in_dim": in_dim,
+                "in_spatial_dims": list(in_spatial_dims),
+                "out_dim": out_dim,
+                "out_spatial_dims": list(out_spatial_dims),
+                "filter_size": sizes,
+                "padding": padding,
+                **options,
+                **({} if bias is not None else {"with_bias": False}),
+                "params": _given({"W": filter, "bias": bias}),
+                "filter_dims": list(filter_size),
+            },
+            dims=dims,
+            dtype=source.dtype,
+            feature_dim=out_dim,
+        )
         return out, out_spatial_dims
 
     @staticmethod
@@ -691,11 +953,24 @@ class LayersBackend(Backend):
             options["remove_padding"] = remove_padding
         dims = [*without(source.dims, [in_dim, *in_spatial_dims]), *out_spatial_dims, out_dim]
         out = layer(
-            "transposed_conv", dims=dims, dtype=source.dtype, feature_dim=out_dim,
-            **{"from": source, "in_dim": in_dim, "in_spatial_dims": list(in_spatial_dims), "out_dim": out_dim,
-               "out_spatial_dims": list(out_spatial_dims), "filter_size": [d.dimension for d in filter_size],
-               "filter_perm": [*filter_size, out_dim, in_dim], "padding": padding, "filter": filter,
-               "with_bias": bias is not None, **options})  # fmt: skip
+            "transposed_conv",
+            {
+                "from": source,
+                "in_dim": in_dim,
+                "in_spatial_dims": list(in_spatial_dims),
+                "out_dim": out_dim,
+                "out_spatial_dims": list(out_spatial_dims),
+                "filter_size": [d.dimension for d in filter_size],
+                "filter_perm": [*filter_size, out_dim, in_dim],
+                "padding": padding,
+                "filter": filter,
+                "with_bias": bias is not None,
+                **options,
+            },
+            dims=dims,
+            dtype=source.dtype,
+            feature_dim=out_dim,
+        )
         return out, out_spatial_dims
 
     @staticmethod
@@ -712,24 +987,50 @@ class LayersBackend(Backend):
     ) -> tuple[Tensor, Sequence[Dim]]:
         if out_spatial_dims is None:
             out_spatial_dims = rf.make_conv_out_spatial_dims(
-                in_spatial_dims, filter_size=pool_size, strides=strides, dilation_rate=dilation_rate, padding=padding,
-                description_prefix="pool")  # fmt: skip
-        others = [dim for dim in source.dims if dim not in in_spatial_dims and not dim.is_batch_dim()]
+                in_spatial_dims,
+                filter_size=pool_size,
+                strides=strides,
+                dilation_rate=dilation_rate,
+                padding=padding,
+                description_prefix="pool",
+            )
+        others = [
+            dim for dim in source.dims if dim not in in_spatial_dims and not dim.is_batch_dim()
+        ]
         if not others:
             one = Dim(1, name="one")
             out, out_spatial_dims = LayersBackend.pool(
-                rf.expand_dim(source, dim=one), mode=mode, pool_size=pool_size, padding=padding, strides=strides,
-                dilation_rate=dilation_rate, in_spatial_dims=in_spatial_dims, out_spatial_dims=out_spatial_dims)  # fmt: skip
+                rf.expand_dim(source, dim=one),
+                mode=mode,
+                pool_size=pool_size,
+                padding=padding,
+                strides=strides,
+                dilation_rate=dilation_rate,
+                in_spatial_dims=in_spatial_dims,
+                out_spatial_dims=out_spatial_dims,
+            )
             return rf.squeeze(out, axis=one), out_spatial_dims
         in_dim = source.feature_dim if source.feature_dim in others else others[-1]
         dims = list(source.dims)
         for old, new in zip(in_spatial_dims, out_spatial_dims):
             dims = replaced(dims, old, new)
         out = layer(
-            "pool", dims=dims, dtype=source.dtype, feature_dim=source.feature_dim,
-            **{"from": source, "mode": mode, "pool_size": list(pool_size), "padding": padding, "strides": strides,
-               "in_spatial_dims": list(in_spatial_dims), "out_spatial_dims": list(out_spatial_dims), "in_dim": in_dim,
-               **({"dilation_rate": dilation_rate} if dilation_rate != 1 else {})})  # fmt: skip
+            "pool",
+            {
+                "from": source,
+                "mode": mode,
+                "pool_size": list(pool_size),
+                "padding": padding,
+                "strides": strides,
+                "in_spatial_dims": list(in_spatial_dims),
+                "out_spatial_dims": list(out_spatial_dims),
+                "in_dim": in_dim,
+                **({"dilation_rate": dilation_rate} if dilation_rate != 1 else {}),
+            },
+            dims=dims,
+            dtype=source.dtype,
+            feature_dim=source.feature_dim,
+        )
         return out, out_spatial_dims
 
     @staticmethod
@@ -747,12 +1048,25 @@ class LayersBackend(Backend):
         out_dim: Dim,
     ) -> Tensor:
         if not (window_use_frame_length and align_window_left and window_enforce_even):
-            raise NotImplementedError("nn.stft: RETURNN's layer knows only the default window options")
+            raise NotImplementedError(
+                "nn.stft: RETURNN's layer knows only the default window options"
+            )
         dims = [*replaced(x.dims, in_spatial_dim, out_spatial_dim), out_dim]
         return layer(
-            "stft", dims=dims, dtype="complex64", feature_dim=out_dim,
-            **{"from": x, "in_spatial_dims": [in_spatial_dim], "out_spatial_dims": [out_spatial_dim],
-               "out_dim": out_dim, "frame_shift": frame_step, "frame_size": frame_length, "fft_size": fft_length})  # fmt: skip
+            "stft",
+            {
+                "from": x,
+                "in_spatial_dims": [in_spatial_dim],
+                "out_spatial_dims": [out_spatial_dim],
+                "out_dim": out_dim,
+                "frame_shift": frame_step,
+                "frame_size": frame_length,
+                "fft_size": fft_length,
+            },
+            dims=dims,
+            dtype="complex64",
+            feature_dim=out_dim,
+        )
 
     @staticmethod
     def lstm(source: Tensor, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -772,7 +1086,9 @@ def without_once(dims: Sequence[Dim], drop: Sequence[Dim]) -> list[Dim]:
 
 
 def _matmul_feature(a: Tensor, b: Tensor, dims: Sequence[Dim]) -> Dim | None:
-    features = [t.feature_dim for t in (a, b) if t.feature_dim is not None and t.feature_dim in dims]
+    features = [
+        t.feature_dim for t in (a, b) if t.feature_dim is not None and t.feature_dim in dims
+    ]
     return features[0] if len(features) == 1 else None
 
 
@@ -782,9 +1098,14 @@ def _type(dtype: str, sparse_dim: Dim | None) -> dict[str, Any]:
 
 def _same_dtype(backend: Any, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     dtype = next((x.dtype for x in (a, b) if isinstance(x, Tensor)), None)
-    return tuple(
-        x if isinstance(x, Tensor) else rf.convert_to_tensor(x, dtype=dtype, _backend=backend) for x in (a, b)
-    )  # type: ignore[return-value]
+
+    def convert(x: Any) -> Tensor:
+        return rf.convert_to_tensor(x, dtype=dtype, _backend=backend)
+
+    return (
+        a if isinstance(a, Tensor) else convert(a),
+        b if isinstance(b, Tensor) else convert(b),
+    )
 
 
 def _constant(
@@ -802,15 +1123,28 @@ def _constant(
     sources = dim_sources(dims)
     if sources:
         options["shape_deps"] = sources
-    return layer("constant", options, dims=dims, dtype=dtype, hint=hint or "constant", sparse_dim=sparse_dim,
-                 feature_dim=feature_dim)  # fmt: skip
+    return layer(
+        "constant",
+        options,
+        dims=dims,
+        dtype=dtype,
+        hint=hint or "constant",
+        sparse_dim=sparse_dim,
+        feature_dim=feature_dim,
+    )
 
 
 def _combine_with_number(a: Any, kind: str, b: Any) -> Tensor:
     tensor = a if isinstance(a, Tensor) else b
     operands = [x if isinstance(x, Tensor) else _python_number(x, tensor.dtype) for x in (a, b)]
-    return expression(kind, *operands, dims=tensor.dims, dtype=tensor.dtype, sparse_dim=tensor.sparse_dim,
-                      feature_dim=tensor.feature_dim)  # fmt: skip
+    return expression(
+        kind,
+        *operands,
+        dims=tensor.dims,
+        dtype=tensor.dtype,
+        sparse_dim=tensor.sparse_dim,
+        feature_dim=tensor.feature_dim,
+    )
 
 
 def _softmax(tensor: Tensor, *, axis: Dim, use_mask: bool, **options: Any) -> Tensor:
@@ -818,5 +1152,4 @@ def _softmax(tensor: Tensor, *, axis: Dim, use_mask: bool, **options: Any) -> Te
         raise ValueError(f"softmax: {axis} is not among the dims {list(tensor.dims)}")
     extra = {} if use_mask else {"use_time_mask": False}
     hint = "log_softmax" if options else "softmax"
-    return _like(tensor, "softmax_over_spatial", hint=hint, axis=axis, **options, **extra)
-
+    return _like(tensor, "softmax_over_spatial", {"axis": axis, **options, **extra}, hint=hint)

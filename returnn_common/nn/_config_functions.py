@@ -104,6 +104,25 @@ def ctc_loss(source, time_dim, labels_dim, class_dim, blank, **_):
     all_blank = -tf.reduce_sum(tf.transpose(blank_log_probs) * frame_mask, axis=1)
     return tf.where(empty, all_blank, tf.where(fits, loss, tf.zeros_like(loss)))
 ''',
+    "mel_filterbank": '''
+def mel_filterbank(source, self, sampling_rate, fft_length, f_min, f_max, bin_dim, **_):
+    """
+    Triangular filters, equally spaced on the mel scale 1125 ln(1 + f / 700), on a power spectrum
+    (Huang, Acero, Hon, "Spoken Language Processing", 2001, equation 6.141).
+    """
+    import numpy
+    import tensorflow as tf
+
+    *outer, mel_dim = self.output.dims
+    mel = numpy.linspace(*(1125 * numpy.log(1 + f / 700) for f in (f_min, f_max)), mel_dim.dimension + 2)
+    center = fft_length / sampling_rate * 700 * (numpy.exp(mel / 1125) - 1)  # in bins
+    bins = numpy.arange(bin_dim.dimension)[:, None]
+    rising = (bins - center[:-2]) / (center[1:-1] - center[:-2])
+    falling = (center[2:] - bins) / (center[2:] - center[1:-1])
+    filters = numpy.maximum(0, numpy.minimum(rising, falling)).astype("float32")
+    power = source(0, as_data=True, auto_convert=False).copy_compatible_to_dims_raw([*outer, bin_dim])
+    return tf.tensordot(power, filters, axes=1)
+''',
     "select_frames": '''
 def select_frames(source, self, **_):
     """the frames of source 0 where the mask (source 1) is true, padded to the longest"""

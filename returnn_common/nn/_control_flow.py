@@ -38,19 +38,29 @@ def cond(pred: Tensor, true_fn: Callable, false_fn: Callable) -> Any:
     try:
         tree.assert_same_structure(true_value, false_value)
     except (TypeError, ValueError) as exc:
-        raise ValueError(f"nn.cond: the two branches give different structures: {true_value} and {false_value}") from exc
+        raise ValueError(
+            f"nn.cond: the two branches give different structures: {true_value} and {false_value}"
+        ) from exc
     outputs = [value for value in tree.flatten(true_value) if isinstance(value, Tensor)]
     branches = {"true_layer": _subnet(true_region), "false_layer": _subnet(false_region)}
     first = outputs[0] if outputs else Tensor("nothing", dims=(), dtype="int32")
     node = _like_node("cond", first, **{"from": [], "condition": pred, **branches})
     results = [add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)]
     for i, tensor in enumerate(outputs[1:], start=1):
-        part = sub_output(results[0], f"output_{i}", dims=tensor.dims, dtype=tensor.dtype, sparse_dim=tensor.sparse_dim)
+        part = sub_output(
+            results[0],
+            f"output_{i}",
+            dims=tensor.dims,
+            dtype=tensor.dtype,
+            sparse_dim=tensor.sparse_dim,
+        )
         if tensor.feature_dim is not None:
             part.feature_dim = tensor.feature_dim
         results.append(part)
     rest = iter(results)
-    return tree.map_structure(lambda value: next(rest) if isinstance(value, Tensor) else value, true_value)
+    return tree.map_structure(
+        lambda value: next(rest) if isinstance(value, Tensor) else value, true_value
+    )
 
 
 def _branch(fn: Callable) -> tuple[Any, Region]:
@@ -74,7 +84,9 @@ def _subnet(region: Region) -> dict[str, Any]:
 
 def while_loop(condition: Callable, body: Callable, initial: Any) -> Any:
     """``while condition(state): state = body(state)`` as a rec layer; the state may be nested"""
-    return cond(condition(initial), lambda: _at_least_once(condition, body, initial), lambda: initial)
+    return cond(
+        condition(initial), lambda: _at_least_once(condition, body, initial), lambda: initial
+    )
 
 
 def _at_least_once(condition: Callable, body: Callable, initial: Any) -> Any:
@@ -83,8 +95,12 @@ def _at_least_once(condition: Callable, body: Callable, initial: Any) -> Any:
         state = _loop_state(initial, body)
         end = _named_copy(rf.logical_not(condition(state)), "end", is_output=False)
         _named_copy(end, "output")
-    node = Node("rec", {"from": [], "unit": region, "axis": axis, "include_eos": True, "max_seq_len": 2**31 - 1},
-                dims=[axis], dtype="bool")  # fmt: skip
+    node = Node(
+        "rec",
+        {"from": [], "unit": region, "axis": axis, "include_eos": True, "max_seq_len": 2**31 - 1},
+        dims=[axis],
+        dtype="bool",
+    )
     loop = add_node(node)
     return tree.map_structure(lambda value: _last(loop, value), state)
 
@@ -108,14 +124,27 @@ def scan(
             return state
 
         state = _loop_state(initial, step)
-        flat = [_named_copy(t, f"output_{i}" if i else "output") for i, t in enumerate(tree.flatten(outputs[0]))]
+        flat = [
+            _named_copy(t, f"output_{i}" if i else "output")
+            for i, t in enumerate(tree.flatten(outputs[0]))
+        ]
     first = flat[0]
-    node = Node("rec", {"from": [], "unit": region, "axis": spatial_dim}, dims=[spatial_dim, *first.dims], dtype=first.dtype)
+    node = Node(
+        "rec",
+        {"from": [], "unit": region, "axis": spatial_dim},
+        dims=[spatial_dim, *first.dims],
+        dtype=first.dtype,
+    )
     loop = add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)
     stacked = [loop]
     for i, tensor in enumerate(flat[1:], start=1):
-        part = sub_output(loop, f"output_{i}", dims=[spatial_dim, *tensor.dims], dtype=tensor.dtype,
-                          sparse_dim=tensor.sparse_dim)  # fmt: skip
+        part = sub_output(
+            loop,
+            f"output_{i}",
+            dims=[spatial_dim, *tensor.dims],
+            dtype=tensor.dtype,
+            sparse_dim=tensor.sparse_dim,
+        )
         if tensor.feature_dim is not None:
             part.feature_dim = tensor.feature_dim
         stacked.append(part)
@@ -125,8 +154,15 @@ def scan(
 
 def _frame(x: Tensor, axis: Dim) -> Tensor:
     dims = [dim for dim in x.dims if dim != axis]
-    return layer("rec_unstack", dims=dims, dtype=x.dtype, hint="frame", sparse_dim=x.sparse_dim,
-                 feature_dim=x.feature_dim, **{"from": x, "axis": axis})  # fmt: skip
+    return layer(
+        "rec_unstack",
+        {"from": x, "axis": axis},
+        dims=dims,
+        dtype=x.dtype,
+        hint="frame",
+        sparse_dim=x.sparse_dim,
+        feature_dim=x.feature_dim,
+    )
 
 
 def _loop_state(initial: Any, body: Callable) -> Any:
@@ -136,7 +172,9 @@ def _loop_state(initial: Any, body: Callable) -> Any:
     previous = []
     for i, (value, node) in enumerate(zip(flat, nodes)):
         node.name = f"state_{i}"
-        ref = Tensor(f"prev_state_{i}", dims=value.dims, dtype=value.dtype, sparse_dim=value.sparse_dim)
+        ref = Tensor(
+            f"prev_state_{i}", dims=value.dims, dtype=value.dtype, sparse_dim=value.sparse_dim
+        )
         if value.feature_dim is not None:
             ref.feature_dim = value.feature_dim
         ref.raw_tensor = _like_node("prev", value, current=node)
@@ -153,8 +191,15 @@ def _loop_state(initial: Any, body: Callable) -> Any:
 def _last(loop: Tensor, state: Tensor) -> Tensor:
     state.raw_tensor.opts["need_last"] = True
     opts = {"rec_layer": loop, "sub_layer_name": state.raw_tensor.name}
-    return layer("rec_last_output", dims=state.dims, dtype=state.dtype, hint="last_state", sparse_dim=state.sparse_dim,
-                 feature_dim=state.feature_dim, **opts)  # fmt: skip
+    return layer(
+        "rec_last_output",
+        {**opts},
+        dims=state.dims,
+        dtype=state.dtype,
+        hint="last_state",
+        sparse_dim=state.sparse_dim,
+        feature_dim=state.feature_dim,
+    )
 
 
 # --- assignments
@@ -169,10 +214,21 @@ def assign(param: rf.Parameter, value: Tensor, *, op: str) -> None:
             "assign outside, e.g. param.assign(nn.where(condition, new_value, param))"
         )
     variable = param.copy()
-    done = layer("variable_assign", dims=param.dims, dtype=param.dtype, hint=op, var=_variable(variable), value=value, op=op)
+    done = layer(
+        "variable_assign",
+        {"var": _variable(variable), "value": value, "op": op},
+        dims=param.dims,
+        dtype=param.dtype,
+        hint=op,
+    )
     graph.effects.append(done)
-    after = layer("variable_read", dims=param.dims, dtype=param.dtype, hint="after", var=_variable(variable),
-                  control_dependencies=[done])  # fmt: skip
+    after = layer(
+        "variable_read",
+        {"var": _variable(variable), "control_dependencies": [done]},
+        dims=param.dims,
+        dtype=param.dtype,
+        hint="after",
+    )
     param.raw_tensor = after.raw_tensor
 
 
@@ -181,6 +237,8 @@ def _variable(tensor: Tensor) -> Tensor:
     return node.opts["var"] if node.cls == "variable_read" else tensor
 
 
-def masked_select_subset(tensor: Tensor, *, mask: Tensor, dims: Sequence[Dim], out_dim: Dim | None) -> tuple[Tensor, Dim]:
+def masked_select_subset(
+    tensor: Tensor, *, mask: Tensor, dims: Sequence[Dim], out_dim: Dim | None
+) -> tuple[Tensor, Dim]:
     """the mask has further dims (e.g. batch) besides the one selected from: RF's own composition of other operations"""
     return masked_select_with_batch(tensor, mask=mask, dim=dims[0], out_dim=out_dim)

@@ -25,9 +25,15 @@ _INITIAL_OPTION = {
     ("batch_norm", "batch_norm/v2_beta"): "beta_init",
 }
 _DEFAULT_INITIAL = {
-    "W": _initial.GLOROT, "b": 0.0, "bias": 0.0, "scale": 1.0, "batch_norm/v2_gamma": 1.0, "batch_norm/v2_beta": 0.0,
-    "batch_norm/v2_mean": 0.0, "batch_norm/v2_variance": 1.0,
-}  # fmt: skip
+    "W": _initial.GLOROT,
+    "b": 0.0,
+    "bias": 0.0,
+    "scale": 1.0,
+    "batch_norm/v2_gamma": 1.0,
+    "batch_norm/v2_beta": 0.0,
+    "batch_norm/v2_mean": 0.0,
+    "batch_norm/v2_variance": 1.0,
+}
 
 
 @dataclass
@@ -46,7 +52,9 @@ class Emitter:
     program: Program
     modules: dict[int, str]
     names: dict[int, str] = field(default_factory=dict)
-    owners: dict[int, Node] = field(default_factory=dict)  # id(node) -> the node that creates its parameters
+    owners: dict[int, Node] = field(
+        default_factory=dict
+    )  # id(node) -> the node that creates its parameters
     variables: list[Variable] = field(default_factory=list)
     functions: dict[str, None] = field(default_factory=dict)
 
@@ -55,7 +63,10 @@ class Emitter:
         self._find_owners()
         self._name_parameters()
         self._name_nodes()
-        net = {self.names[id(node)]: self._variable(node, path) for node, path in self._free_parameters()}
+        net = {
+            self.names[id(node)]: self._variable(node, path)
+            for node, path in self._free_parameters()
+        }
         return {**net, **self._region(self.program.root)}
 
     # --- who owns which parameter
@@ -90,10 +101,19 @@ class Emitter:
         trained = {is_trained(param) for _, param in entries if not param.auxiliary}  # type: ignore[misc]
         users = {id(user) for tensor in params.values() for user in self.program.users(tensor)}
         in_root = all(node.region is self.program.root for node in nodes)
-        initials = all(self._initial_fits(first.cls, role, tensor) for role, tensor in params.items())
+        initials = all(
+            self._initial_fits(first.cls, role, tensor) for role, tensor in params.items()
+        )
         float32 = all(tensor.dtype == "float32" for tensor in params.values())
         exclusive = users == {id(node) for node in nodes}
-        return in_root and exclusive and initials and float32 and len(parents) == 1 and len(trained) <= 1
+        return (
+            in_root
+            and exclusive
+            and initials
+            and float32
+            and len(parents) == 1
+            and len(trained) <= 1
+        )
 
     def _initial_fits(self, cls: str, role: str, tensor: Tensor) -> bool:
         return (cls, role) in _INITIAL_OPTION or _is(self._initial(tensor), _DEFAULT_INITIAL[role])
@@ -104,10 +124,17 @@ class Emitter:
         return _initial.named(0.0 if option is None else option, param.dims)
 
     def _free_parameters(self) -> list[tuple[Node, str]]:
-        owned = {id(t.raw_tensor) for node in self._ordered() if id(node) in self.owners for t in node.opts["params"].values()}
+        owned = {
+            id(t.raw_tensor)
+            for node in self._ordered()
+            if id(node) in self.owners
+            for t in node.opts["params"].values()
+        }
         live = {id(node): node for node in self.program.live}
         return [
-            (live[key], path) for key, (path, _) in self.program.parameters.items() if key in live and key not in owned
+            (live[key], path)
+            for key, (path, _) in self.program.parameters.items()
+            if key in live and key not in owned
         ]
 
     # --- names
@@ -115,7 +142,9 @@ class Emitter:
     def _name_parameters(self) -> None:
         for node, path in self._free_parameters():
             self.names[id(node)] = _unique(path.replace(".", "_"), self._taken(self.program.root))
-            self.variables.append(Variable(path, f"{path.replace('.', '/')}/param", tuple(range(len(node.dims)))))
+            self.variables.append(
+                Variable(path, f"{path.replace('.', '/')}/param", tuple(range(len(node.dims))))
+            )
 
     def _taken(self, region: Region) -> set[str]:
         fixed = {node.name for node in region.nodes if node.name}
@@ -160,7 +189,11 @@ class Emitter:
 
     def _region(self, region: Region) -> dict[str, Any]:
         live = {id(node) for node in self.program.live}
-        nodes = [node for node in region.nodes if id(node) in live and node.cls not in ("data", "prev", "sub")]
+        nodes = [
+            node
+            for node in region.nodes
+            if id(node) in live and node.cls not in ("data", "prev", "sub")
+        ]
         return {self.names[id(node)]: self._layer(node, region) for node in nodes}
 
     def _layer(self, node: Node, region: Region) -> dict[str, Any]:
@@ -177,7 +210,9 @@ class Emitter:
             opts["is_output_layer"] = True
         return {key: self._value(_plain(key, value), region) for key, value in opts.items()}
 
-    def _parameter_options(self, node: Node, params: dict[str, Tensor], filter_dims: Any) -> dict[str, Any]:
+    def _parameter_options(
+        self, node: Node, params: dict[str, Tensor], filter_dims: Any
+    ) -> dict[str, Any]:
         owner = self.owners.get(id(node))
         if owner is None:
             return self._borrowed(node, params, filter_dims)
@@ -190,8 +225,11 @@ class Emitter:
             initial = self._initial(tensor)
             if not _is(initial, _DEFAULT_INITIAL[role]):
                 options[_INITIAL_OPTION[node.cls, role]] = initial
-            self.variables.append(Variable(path, "/".join(filter(None, (scope, role))), _axes(node.cls, role, tensor)))
-        if not all(is_trained(self.program.parameter(t)) for t in params.values() if not self.program.parameter(t).auxiliary):  # type: ignore[arg-type, union-attr]
+            self.variables.append(
+                Variable(path, "/".join(filter(None, (scope, role))), _axes(node.cls, role, tensor))
+            )
+        entries = [self.program.parameters[id(t.raw_tensor)][1] for t in params.values()]
+        if not all(is_trained(param) for param in entries if not param.auxiliary):
             options["trainable"] = False
         if scope != self.names[id(node)]:
             options["name_scope"] = f"/{scope}" if scope else ""
@@ -202,7 +240,11 @@ class Emitter:
         if node.cls == "conv":
             bias = {"bias": params["bias"]} if "bias" in params else {}
             return {"filter": params["W"], "filter_size": filter_dims, **bias}
-        return {"reuse_params": {"map": {role: {"layer_output": tensor} for role, tensor in params.items()}}}
+        return {
+            "reuse_params": {
+                "map": {role: {"layer_output": tensor} for role, tensor in params.items()}
+            }
+        }
 
     def _variable(self, node: Node, path: str) -> dict[str, Any]:
         _, param = self.program.parameters[id(node)]
@@ -256,7 +298,10 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def _group_key(node: Node) -> tuple:
-    return (node.cls, *((role, id(tensor.raw_tensor)) for role, tensor in node.opts["params"].items()))
+    return (
+        node.cls,
+        *((role, id(tensor.raw_tensor)) for role, tensor in node.opts["params"].items()),
+    )
 
 
 def _axes(cls: str, role: str, tensor: Tensor) -> tuple[int, ...]:
@@ -268,7 +313,10 @@ def _axes(cls: str, role: str, tensor: Tensor) -> tuple[int, ...]:
 
 
 def _clean(text: str) -> str:
-    return "".join(char if char.isalnum() or char == "_" else "_" for char in text).strip("_") or "layer"
+    return (
+        "".join(char if char.isalnum() or char == "_" else "_" for char in text).strip("_")
+        or "layer"
+    )
 
 
 def _unique(name: str, taken: set[str]) -> str:
@@ -277,5 +325,3 @@ def _unique(name: str, taken: set[str]) -> str:
         i += 1
         candidate = f"{name}_{i}"
     return candidate
-
-

@@ -14,7 +14,15 @@ from returnn.tensor import Dim, Tensor
 
 from ._graph import layer
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+}
 _LEVEL = {"add": 1, "sub": 1, "mul": 2, "truediv": 2, "floordiv": 2, "mod": 2, "pow": 3}
 _CALLS = {
     "maximum": "tf.maximum",
@@ -35,8 +43,10 @@ UNARY = {name: f"tf.{name}" for name in ("exp", "sqrt", "square", "sin", "cos")}
 def expression(kind: str, *operands: Any, dims: Sequence[Dim], dtype: str, **kwargs: Any) -> Tensor:
     """the elementwise ``kind`` of tensors and numbers"""
     if kind not in _INFIX and kind not in _CALLS and kind not in UNARY:
-        raise NotImplementedError(f"nn.combine: unknown kind {kind!r}, known are {sorted([*_INFIX, *_CALLS])}")
-    return layer("expr", dims=dims, dtype=dtype, hint=kind, **{"expr": (kind, *operands)}, **kwargs)
+        raise NotImplementedError(
+            f"nn.combine: unknown kind {kind!r}, known are {sorted([*_INFIX, *_CALLS])}"
+        )
+    return layer("expr", {"expr": (kind, *operands)}, dims=dims, dtype=dtype, hint=kind, **kwargs)
 
 
 def leaves(expr: Any) -> Iterator[Tensor]:
@@ -87,7 +97,9 @@ def _same_kind_chain(expr: tuple) -> list[Tensor] | None:
 
 def _code(expr: Any, sources: Sequence[Tensor], *, outer: str = "") -> str:
     if isinstance(expr, Tensor):
-        return f"source({next(i for i, t in enumerate(sources) if t.raw_tensor is expr.raw_tensor)})"
+        return (
+            f"source({next(i for i, t in enumerate(sources) if t.raw_tensor is expr.raw_tensor)})"
+        )
     if not isinstance(expr, tuple):
         return _number(expr)
     kind, *operands = expr

@@ -31,7 +31,13 @@ class ConfigFunction:
 def out_type(dims: Sequence[Dim], *, feature_dim: Dim | None = None) -> dict[str, Any]:
     """the result of an eval layer; in RETURNN's older form (``dim_tags``), which its loss layers want"""
     feature = list(dims).index(feature_dim) if feature_dim is not None else None
-    return {"dim_tags": list(dims), "dtype": "float32", "sparse_dim": None, "feature_dim_axis": feature, "time_dim_axis": None}
+    return {
+        "dim_tags": list(dims),
+        "dtype": "float32",
+        "sparse_dim": None,
+        "feature_dim_axis": feature,
+        "time_dim_axis": None,
+    }
 
 
 def is_traced(tensor: Any) -> bool:
@@ -42,7 +48,14 @@ def is_traced(tensor: Any) -> bool:
 # --- dropout, normalisation
 
 
-def dropout(original: Callable, source: Tensor, drop_prob: Any, *, axis: Any = None, on_forward: bool = False) -> Tensor:
+def dropout(
+    original: Callable,
+    source: Tensor,
+    drop_prob: Any,
+    *,
+    axis: Any = None,
+    on_forward: bool = False,
+) -> Tensor:
     """``nn.dropout`` as the dropout layer"""
     if not is_traced(source) or not isinstance(drop_prob, (int, float)):
         return original(source, drop_prob, axis=axis, on_forward=on_forward)
@@ -59,8 +72,13 @@ def dropout(original: Callable, source: Tensor, drop_prob: Any, *, axis: Any = N
         options["dropout_axis"] = axes[0] if len(axes) == 1 else axes
     if on_forward:
         options["dropout_on_forward"] = True
-    return layer("dropout", dims=source.dims, dtype=source.dtype, feature_dim=source.feature_dim,
-                 **{"from": source, **options})  # fmt: skip
+    return layer(
+        "dropout",
+        {"from": source, **options},
+        dims=source.dims,
+        dtype=source.dtype,
+        feature_dim=source.feature_dim,
+    )
 
 
 def layer_norm(original: Callable, self: rf.LayerNorm, x: Tensor) -> Tensor:
@@ -71,8 +89,13 @@ def layer_norm(original: Callable, self: rf.LayerNorm, x: Tensor) -> Tensor:
         raise ValueError(f"{self}: {self.in_dim} is not among the dims {list(x.dims)} of its input")
     params = {"scale": self.scale, "bias": self.bias}
     epsilon = {} if self.eps == 1e-6 else {"epsilon": self.eps}
-    return layer("layer_norm", dims=x.dims, dtype=x.dtype, feature_dim=x.feature_dim,
-                 **{"from": x, "in_dim": self.in_dim, **epsilon, "params": params})  # fmt: skip
+    return layer(
+        "layer_norm",
+        {"from": x, "in_dim": self.in_dim, **epsilon, "params": params},
+        dims=x.dims,
+        dtype=x.dtype,
+        feature_dim=x.feature_dim,
+    )
 
 
 def batch_norm(original: Callable, self: rf.BatchNorm, source: Tensor) -> Tensor:
@@ -80,22 +103,36 @@ def batch_norm(original: Callable, self: rf.BatchNorm, source: Tensor) -> Tensor
     if not is_traced(source) or self.running_mean is None:
         return original(self, source)
     if self.in_dim not in source.dims:
-        raise ValueError(f"{self}: {self.in_dim} is not among the dims {list(source.dims)} of its input")
+        raise ValueError(
+            f"{self}: {self.in_dim} is not among the dims {list(source.dims)} of its input"
+        )
     masked = any(dim.need_masking() for dim in without(source.dims, self.in_dim))
     if masked and self.use_mask is not None:
         masked = self.use_mask
     return source._raw_backend.batch_norm(
-        source, in_dim=self.in_dim, running_mean=self.running_mean, running_variance=self.running_variance,
-        gamma=self.gamma, beta=self.beta, epsilon=self.eps, momentum=self.momentum, affine=self.affine,
-        use_mask=masked)  # fmt: skip
+        source,
+        in_dim=self.in_dim,
+        running_mean=self.running_mean,
+        running_variance=self.running_variance,
+        gamma=self.gamma,
+        beta=self.beta,
+        epsilon=self.eps,
+        momentum=self.momentum,
+        affine=self.affine,
+        use_mask=masked,
+    )
 
 
-def copy_masked(original: Callable, self: Tensor, mask_value: Any, *, dims: Any = None, **kwargs: Any) -> Tensor:
+def copy_masked(
+    original: Callable, self: Tensor, mask_value: Any, *, dims: Any = None, **kwargs: Any
+) -> Tensor:
     """``Tensor.copy_masked`` as one seq_len_mask layer per dim"""
     if not is_traced(self) or not isinstance(mask_value, (int, float)):
         return original(self, mask_value, dims=dims, **kwargs)
     dims = self.dims if dims is None else [d if isinstance(d, Dim) else self.dims[d] for d in dims]
-    wanted = [dim for dim in dims if dim.need_masking() and set(dim.dyn_size_ext.dims) <= set(self.dims)]
+    wanted = [
+        dim for dim in dims if dim.need_masking() and set(dim.dyn_size_ext.dims) <= set(self.dims)
+    ]
     if any(not dim.dyn_size_ext.dims for dim in wanted):
         return original(self, mask_value, dims=dims, **kwargs)
     out = self
@@ -108,22 +145,48 @@ def _masked(x: Tensor, dim: Dim, value: float) -> Tensor:
     node = x.raw_tensor
     if node.cls == "seq_len_mask" and node.opts["axis"] == dim and node.opts["mask_value"] == value:
         return x
-    return layer("seq_len_mask", dims=x.dims, dtype=x.dtype, hint="masked", sparse_dim=x.sparse_dim,
-                 feature_dim=x.feature_dim, **{"from": x, "axis": dim, "mask_value": float(value) if x.dtype.startswith("float") else value})  # fmt: skip
+    return layer(
+        "seq_len_mask",
+        {
+            "from": x,
+            "axis": dim,
+            "mask_value": float(value) if x.dtype.startswith("float") else value,
+        },
+        dims=x.dims,
+        dtype=x.dtype,
+        hint="masked",
+        sparse_dim=x.sparse_dim,
+        feature_dim=x.feature_dim,
+    )
 
 
 def gating(
-    original: Callable, x: Tensor, *, axis: Dim | None = None, gate_func: Any = rf.sigmoid, act_func: Any = rf.identity,
+    original: Callable,
+    x: Tensor,
+    *,
+    axis: Dim | None = None,
+    gate_func: Any = rf.sigmoid,
+    act_func: Any = rf.identity,
     out_dim: Dim | None = None,
-) -> tuple[Tensor, Dim]:  # fmt: skip
+) -> tuple[Tensor, Dim]:
     """the gated linear unit over the feature dim as the gating layer"""
     axis = axis or x.feature_dim
-    if not is_traced(x) or gate_func is not rf.sigmoid or act_func is not rf.identity or axis != x.feature_dim:
+    if (
+        not is_traced(x)
+        or gate_func is not rf.sigmoid
+        or act_func is not rf.identity
+        or axis != x.feature_dim
+    ):
         return original(x, axis=axis, gate_func=gate_func, act_func=act_func, out_dim=out_dim)
     out_dim = out_dim or axis.div_left(2)
     dims = [out_dim if dim == axis else dim for dim in x.dims]
-    out = layer("gating", dims=dims, dtype=x.dtype, feature_dim=out_dim,
-                **{"from": x, "activation": "identity", "gate_activation": "sigmoid", "out_dim": out_dim})  # fmt: skip
+    out = layer(
+        "gating",
+        {"from": x, "activation": "identity", "gate_activation": "sigmoid", "out_dim": out_dim},
+        dims=dims,
+        dtype=x.dtype,
+        feature_dim=out_dim,
+    )
     return out, out_dim
 
 
@@ -131,17 +194,31 @@ def gating(
 
 
 def relative_positional_encoding(
-    original: Callable, *, query_spatial_dim: Dim, key_value_spatial_dim: Dim, feat_dim: Dim, query_offset: int = 0,
+    original: Callable,
+    *,
+    query_spatial_dim: Dim,
+    key_value_spatial_dim: Dim,
+    feat_dim: Dim,
+    query_offset: int = 0,
     **options: Any,
-) -> tuple[Tensor, Dim]:  # fmt: skip
+) -> tuple[Tensor, Dim]:
     """
     Sinusoids of the distances 1-T .. T-1 (Transformer-XL, https://arxiv.org/abs/1901.02860), ``[2*T-1, feat_dim]``,
     once per length and feature dim.
     """
-    same = query_spatial_dim == key_value_spatial_dim and query_spatial_dim.is_dynamic() and not query_offset
+    same = (
+        query_spatial_dim == key_value_spatial_dim
+        and query_spatial_dim.is_dynamic()
+        and not query_offset
+    )
     if not isinstance(rf.zeros((), dtype="int32").raw_tensor, Node) or not same:
-        return original(query_spatial_dim=query_spatial_dim, key_value_spatial_dim=key_value_spatial_dim,
-                        feat_dim=feat_dim, query_offset=query_offset, **options)  # fmt: skip
+        return original(
+            query_spatial_dim=query_spatial_dim,
+            key_value_spatial_dim=key_value_spatial_dim,
+            feat_dim=feat_dim,
+            query_offset=query_offset,
+            **options,
+        )
     graph = Graph.current
     key = ("relative_positional_encoding", query_spatial_dim, feat_dim)
     if key not in graph.cache:
@@ -152,12 +229,26 @@ def relative_positional_encoding(
 
 def _sinusoids_of_distances(time_dim: Dim, feat_dim: Dim) -> tuple[Tensor, Dim]:
     distance_dim = time_dim + time_dim - 1
-    position = layer("range_in_axis", {"from": dim_sources(time_dim), "axis": distance_dim, "dtype": "float32"},
-                     dims=[distance_dim], dtype="float32", hint="distance")  # fmt: skip
+    position = layer(
+        "range_in_axis",
+        {"from": dim_sources(time_dim), "axis": distance_dim, "dtype": "float32"},
+        dims=[distance_dim],
+        dtype="float32",
+        hint="distance",
+    )
     dims = [distance_dim, feat_dim]
-    emb = layer("eval", dims=dims, dtype="float32", hint="distance_encoding", feature_dim=feat_dim,
-                **{"from": position, "eval": ConfigFunction("distance_encoding"),
-                   "out_type": out_type(dims, feature_dim=feat_dim)})  # fmt: skip
+    emb = layer(
+        "eval",
+        {
+            "from": position,
+            "eval": ConfigFunction("distance_encoding"),
+            "out_type": out_type(dims, feature_dim=feat_dim),
+        },
+        dims=dims,
+        dtype="float32",
+        hint="distance_encoding",
+        feature_dim=feat_dim,
+    )
     return emb, distance_dim
 
 
@@ -180,15 +271,30 @@ def rel_pos_self_attention(
     """self-attention with relative positions (https://arxiv.org/abs/1901.02860, section 3.3): four layers"""
     biases = [bias for bias in (pos_bias_u, pos_bias_v) if bias is not None]
     if len(biases) == 1:
-        raise NotImplementedError("relative attention with one of the two position biases: give both or none")
+        raise NotImplementedError(
+            "relative attention with one of the two position biases: give both or none"
+        )
     outer = without(query.dims, [query_spatial_dim, qk_feat_dim])
     dims = [*outer, query_spatial_dim, kv_spatial_dim]
-    scores = layer("eval", dims=dims, dtype="float32", hint="scores",
-                   **{"from": [query, key, pos_emb, *biases], "eval": ConfigFunction("rel_pos_scores"),
-                      "out_type": out_type(dims)})  # fmt: skip
-    return _attend(scores, value, scale=qk_feat_dim.dimension**-0.5, dropout=att_dropout,
-                   dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
-                   dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim))  # fmt: skip
+    scores = layer(
+        "eval",
+        {
+            "from": [query, key, pos_emb, *biases],
+            "eval": ConfigFunction("rel_pos_scores"),
+            "out_type": out_type(dims),
+        },
+        dims=dims,
+        dtype="float32",
+        hint="scores",
+    )
+    return _attend(
+        scores,
+        value,
+        scale=qk_feat_dim.dimension**-0.5,
+        dropout=att_dropout,
+        dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
+        dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim),
+    )
 
 
 def dot_attention(
@@ -206,39 +312,126 @@ def dot_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """scaled dot-product attention (https://arxiv.org/abs/1706.03762, section 3.2.1); causal: no position after its own"""
+    """
+    scaled dot-product attention (https://arxiv.org/abs/1706.03762, section 3.2.1); causal: no
+    position after its own
+    """
     if kv_spatial_dim == query_spatial_dim:
         kv_dim = Dim(None, name=f"{kv_spatial_dim.name}_kv")
-        key, value = (rf.replace_dim(x, in_dim=kv_spatial_dim, out_dim=kv_dim)[0] for x in (key, value))
+        key, value = (
+            rf.replace_dim(x, in_dim=kv_spatial_dim, out_dim=kv_dim)[0] for x in (key, value)
+        )
         kv_spatial_dim = kv_dim
     scores = rf.matmul(query, key, reduce=qk_feat_dim)
     if is_causal:
-        past = rf.compare_bc(rf.range_over_dim(kv_spatial_dim), "<=", rf.range_over_dim(query_spatial_dim))
+        past = rf.compare_bc(
+            rf.range_over_dim(kv_spatial_dim), "<=", rf.range_over_dim(query_spatial_dim)
+        )
         scores = rf.where(past, scores, float("-inf"))
     if attention_mask is not None and attention_mask.dtype == "bool":
         scores = rf.where(attention_mask, scores, float("-inf"))
     scale = qk_feat_dim.dimension**-0.5 if scale is None else scale
     if attention_mask is not None and attention_mask.dtype != "bool":
         scores, scale = scores * scale + attention_mask, 1.0
-    return _attend(scores, value, scale=scale, dropout=att_dropout,
-                   dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
-                   dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim))  # fmt: skip
+    return _attend(
+        scores,
+        value,
+        scale=scale,
+        dropout=att_dropout,
+        dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
+        dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim),
+    )
 
 
 def _attend(
-    scores: Tensor, value: Tensor, *, scale: float, dropout: float, dropout_axis: Dim | None, dims: tuple[Dim, Dim, Dim]
+    scores: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    dropout: float,
+    dropout_axis: Dim | None,
+    dims: tuple[Dim, Dim, Dim],
 ) -> Tensor:
-    """softmax(scale * scores) over the key dim, times the values; batch and time first, so heads can be merged in place"""
+    """
+    softmax(scale * scores) over the key dim, times the values; batch and time first, so heads can
+    be merged in place
+    """
     query_dim, kv_dim, v_feat_dim = dims
-    weights = layer("softmax_over_spatial", dims=scores.dims, dtype=scores.dtype, hint="weights",
-                    **{"from": scores, "axis": kv_dim, **({"energy_factor": scale} if scale != 1 else {})})  # fmt: skip
+    weights = layer(
+        "softmax_over_spatial",
+        {"from": scores, "axis": kv_dim, **({"energy_factor": scale} if scale != 1 else {})},
+        dims=scores.dims,
+        dtype=scores.dtype,
+        hint="weights",
+    )
     weights = rf.dropout(weights, dropout, axis=dropout_axis)
     rest = union(without(weights.dims, kv_dim), without(value.dims, kv_dim))
     first = [dim for dim in rest if dim.is_batch_dim() or dim == query_dim]
-    out = [*sorted(first, key=lambda dim: not dim.is_batch_dim()), *without(rest, [*first, v_feat_dim]), v_feat_dim]
-    return layer("eval", dims=out, dtype=value.dtype, hint="att", feature_dim=v_feat_dim,
-                 **{"from": [weights, value], "eval": ConfigFunction("einsum"),
-                    "out_type": out_type(out, feature_dim=v_feat_dim)})  # fmt: skip
+    out = [
+        *sorted(first, key=lambda dim: not dim.is_batch_dim()),
+        *without(rest, [*first, v_feat_dim]),
+        v_feat_dim,
+    ]
+    return layer(
+        "eval",
+        {
+            "from": [weights, value],
+            "eval": ConfigFunction("einsum"),
+            "out_type": out_type(out, feature_dim=v_feat_dim),
+        },
+        dims=out,
+        dtype=value.dtype,
+        hint="att",
+        feature_dim=v_feat_dim,
+    )
+
+
+# --- features
+
+
+def mel_filterbank(
+    original: Callable,
+    x: Tensor,
+    *,
+    in_dim: Dim,
+    out_dim: Dim,
+    sampling_rate: float,
+    fft_length: int | None = None,
+    f_min: float | None = None,
+    f_max: float | None = None,
+) -> Tensor:
+    """``nn.audio.mel_filterbank``: the filters are computed where the config is loaded, not written into it"""
+    if not is_traced(x):
+        return original(
+            x,
+            in_dim=in_dim,
+            out_dim=out_dim,
+            sampling_rate=sampling_rate,
+            fft_length=fft_length,
+            f_min=f_min,
+            f_max=f_max,
+        )
+    dims = [*without(x.dims, in_dim), out_dim]
+    options = {
+        "sampling_rate": sampling_rate,
+        "fft_length": fft_length or 2 * (in_dim.dimension - 1),
+        "f_min": f_min or 0,
+        "f_max": f_max or sampling_rate / 2,
+        "bin_dim": in_dim,
+    }
+    return layer(
+        "eval",
+        {
+            "from": x,
+            "eval": ConfigFunction("mel_filterbank"),
+            "eval_locals": options,
+            "out_type": out_type(dims, feature_dim=out_dim),
+        },
+        dims=dims,
+        dtype="float32",
+        hint="mel",
+        feature_dim=out_dim,
+    )
 
 
 # --- CTC, cross-entropy
@@ -258,28 +451,76 @@ def ctc_loss(
 ) -> Tensor:
     """the CTC loss per sequence ``[B]``; log-probabilities are logits, too, so ``logits_normalized`` changes nothing"""
     if max_approx or not label_loop:
-        return _native_ctc_loss(logits, targets, logits_normalized, input_spatial_dim, targets_spatial_dim,
-                                blank_index, max_approx, label_loop)  # fmt: skip
-    dims = without(union(logits.dims, targets.dims), [input_spatial_dim, logits.feature_dim, targets_spatial_dim])
-    options = {"time_dim": input_spatial_dim, "labels_dim": targets_spatial_dim, "class_dim": logits.feature_dim,
-               "blank": blank_index % logits.feature_dim.dimension}  # fmt: skip
-    return layer("eval", dims=dims, dtype="float32", hint="ctc",
-                 **{"from": [logits, targets], "eval": ConfigFunction("ctc_loss"), "eval_locals": options,
-                    "out_type": out_type(dims)})  # fmt: skip
+        return _native_ctc_loss(
+            logits,
+            targets,
+            logits_normalized,
+            input_spatial_dim,
+            targets_spatial_dim,
+            blank_index,
+            max_approx,
+            label_loop,
+        )
+    dims = without(
+        union(logits.dims, targets.dims),
+        [input_spatial_dim, logits.feature_dim, targets_spatial_dim],
+    )
+    options = {
+        "time_dim": input_spatial_dim,
+        "labels_dim": targets_spatial_dim,
+        "class_dim": logits.feature_dim,
+        "blank": blank_index % logits.feature_dim.dimension,
+    }
+    return layer(
+        "eval",
+        {
+            "from": [logits, targets],
+            "eval": ConfigFunction("ctc_loss"),
+            "eval_locals": options,
+            "out_type": out_type(dims),
+        },
+        dims=dims,
+        dtype="float32",
+        hint="ctc",
+    )
 
 
 def _native_ctc_loss(
-    logits: Tensor, targets: Tensor, normalized: bool, time_dim: Dim, labels_dim: Dim, blank: int, max_approx: bool,
+    logits: Tensor,
+    targets: Tensor,
+    normalized: bool,
+    time_dim: Dim,
+    labels_dim: Dim,
+    blank: int,
+    max_approx: bool,
     label_loop: bool,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """RETURNN's own CTC for the variants that TensorFlow lacks; it compiles a native op"""
     with_time = [
-        layer("reinterpret_data", dims=x.dims, dtype=x.dtype, hint="with_time", sparse_dim=x.sparse_dim,
-              feature_dim=x.feature_dim, **{"from": x, "set_axes": {"T": dim}})
+        layer(
+            "reinterpret_data",
+            {"from": x, "set_axes": {"T": dim}},
+            dims=x.dims,
+            dtype=x.dtype,
+            hint="with_time",
+            sparse_dim=x.sparse_dim,
+            feature_dim=x.feature_dim,
+        )
         for x, dim in ((logits, time_dim), (targets, labels_dim))
-    ]  # fmt: skip
-    return layer("ctc_loss", dims=[batch_dim], dtype="float32", logits=with_time[0], targets=with_time[1],
-                 logits_normalized=normalized, blank_index=blank, max_approx=max_approx, label_loop=label_loop)  # fmt: skip
+    ]
+    return layer(
+        "ctc_loss",
+        {
+            "logits": with_time[0],
+            "targets": with_time[1],
+            "logits_normalized": normalized,
+            "blank_index": blank,
+            "max_approx": max_approx,
+            "label_loop": label_loop,
+        },
+        dims=[batch_dim],
+        dtype="float32",
+    )
 
 
 def lstm(source: Tensor, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -293,6 +534,8 @@ REPLACED: dict[tuple[Any, str], Callable] = {
     (rf, "dropout"): dropout,
     (rf, "gating"): gating,
     (Tensor, "copy_masked"): copy_masked,
+    (rf.audio, "mel_filterbank"): mel_filterbank,
+    (_returnn.mel, "mel_filterbank"): mel_filterbank,
     (rf.LayerNorm, "__call__"): layer_norm,
     (rf.BatchNorm, "__call__"): batch_norm,
     (_returnn.attention, "relative_positional_encoding"): relative_positional_encoding,

@@ -1,8 +1,8 @@
 """
 The graph that tracing a model builds: one :class:`Node` per RETURNN layer to be, in regions.
 
-A region is one net dict: the root, the unit of a rec layer, or one branch of a cond layer. Inside a region everything is
-flat, whatever the modules look like; module paths only give the names.
+A region is one net dict: the root, the unit of a rec layer, or one branch of a cond layer. Inside a
+region everything is flat, whatever the modules look like; module paths only give the names.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-
 _NO_VALUE = (
     "{tensor} is a template without a value. Modules are called in a step function, which nn.lower runs, "
     "on the tensors that it gets as extern_data."
 )
-_OTHER_BACKEND = "{tensor} belongs to another backend; a step may use only the tensors that it gets, and parameters of the model"
+_OTHER_BACKEND = (
+    "{tensor} belongs to another backend; a step may use only the tensors that it gets, and the "
+    "parameters of the model"
+)
 
 
 class Node:
@@ -31,7 +34,18 @@ class Node:
     state of the step before), ``sub`` (an output of a layer with several).
     """
 
-    __slots__ = ("cls", "dims", "dtype", "hint", "is_output", "module", "name", "opts", "region", "tensor")
+    __slots__ = (
+        "cls",
+        "dims",
+        "dtype",
+        "hint",
+        "is_output",
+        "module",
+        "name",
+        "opts",
+        "region",
+        "tensor",
+    )
 
     def __init__(self, cls: str, opts: dict[str, Any], *, dims: Sequence[Dim], dtype: str):
         self.cls = cls
@@ -100,7 +114,9 @@ class Graph:
     def __init__(self) -> None:
         self.root = Region()
         self.region = self.root
-        self.dims: dict[Dim, list[Tensor]] = {}  # dynamic dim -> tensors that define its size, the first is the oldest
+        self.dims: dict[
+            Dim, list[Tensor]
+        ] = {}  # dynamic dim -> tensors that define its size, the first is the oldest
         self.touched: list[Dim] = []  # dims that got a size node, to be reset after the trace
         self.modules: dict[int, str] = {}  # id(module) -> path
         self.assigned: dict[int, list[Tensor]] = {}  # id(parameter) -> the assignments so far
@@ -138,23 +154,25 @@ def walk(value: Any) -> Iterator[Any]:
 
 def layer(
     cls: str,
-    options: dict[str, Any] | None = None,
+    options: dict[str, Any],
     *,
     dims: Sequence[Dim],
     dtype: str,
     hint: str | None = None,
     sparse_dim: Dim | None = None,
     feature_dim: Dim | None = None,
-    **opts: Any,
 ) -> Tensor:
     """
-    A tensor ``[*dims]`` that the RETURNN layer ``cls`` gives; ``hint`` says what it is for. Its options are ``opts``, and
-    ``options`` for those whose names describe the result here (``dtype``, ``sparse_dim``, ``feature_dim``).
+    A tensor ``[*dims]`` that the RETURNN layer ``cls`` gives with these options, which may hold
+    tensors, dims and regions.
+
+    ``hint`` says what it is for and becomes part of the layer's name.
     """
-    node = Node(cls, _frozen({**(options or {}), **opts}), dims=dims, dtype=dtype)
+    node = Node(cls, _frozen(options), dims=dims, dtype=dtype)
     for value in walk(node.opts):
         if isinstance(value, Tensor) and not isinstance(value.raw_tensor, Node):
-            raise ValueError(_NO_VALUE.format(tensor=value) if value.raw_tensor is None else _OTHER_BACKEND.format(tensor=value))
+            message = _NO_VALUE if value.raw_tensor is None else _OTHER_BACKEND
+            raise ValueError(message.format(tensor=value))
     node.hint = hint or cls
     node.module = _calling_module()
     return add_node(node, sparse_dim=sparse_dim, feature_dim=feature_dim)
@@ -172,7 +190,11 @@ def _frozen(value: Any) -> Any:
 
 
 def add_node(
-    node: Node, *, sparse_dim: Dim | None = None, feature_dim: Dim | None = None, region: Region | None = None
+    node: Node,
+    *,
+    sparse_dim: Dim | None = None,
+    feature_dim: Dim | None = None,
+    region: Region | None = None,
 ) -> Tensor:
     """put ``node`` into the current (or the given) region and give its tensor"""
     graph = Graph.current
@@ -189,7 +211,9 @@ def add_node(
     return tensor
 
 
-def sub_output(parent: Tensor, name: str, *, dims: Sequence[Dim], dtype: str, sparse_dim: Dim | None = None) -> Tensor:
+def sub_output(
+    parent: Tensor, name: str, *, dims: Sequence[Dim], dtype: str, sparse_dim: Dim | None = None
+) -> Tensor:
     """the output ``name`` of a layer with several outputs; ``layer/name`` in RETURNN"""
     node = Node("sub", {"parent": parent}, dims=dims, dtype=dtype)
     node.name = name
@@ -203,10 +227,12 @@ def sub_output(parent: Tensor, name: str, *, dims: Sequence[Dim], dtype: str, sp
 def _calling_module() -> rf.Module | None:
     """the innermost module of the model whose method is running, which names the layer"""
     modules = Graph.current.modules
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        module = frame.f_locals.get("self") if "self" in code.co_varnames[: code.co_argcount] else None
+        module = (
+            frame.f_locals.get("self") if "self" in code.co_varnames[: code.co_argcount] else None
+        )
         if module is not None and id(module) in modules:
             return module
         frame = frame.f_back

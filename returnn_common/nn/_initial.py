@@ -50,7 +50,9 @@ def _random_string(opts: dict[str, Any]) -> str:
         low, high = _uniform_limits(opts)
         return f"random_uniform_initializer({low!r}, {high!r})"
     name = {"normal": "random_normal", "truncated_normal": "truncated_normal"}[opts["distribution"]]
-    return f"{name}_initializer({float(opts.get('mean', 0.0))!r}, {float(opts.get('stddev', 1.0))!r})"
+    return (
+        f"{name}_initializer({float(opts.get('mean', 0.0))!r}, {float(opts.get('stddev', 1.0))!r})"
+    )
 
 
 def _uniform_limits(opts: dict[str, Any]) -> tuple[float, float]:
@@ -61,7 +63,9 @@ def _uniform_limits(opts: dict[str, Any]) -> tuple[float, float]:
 
 def named(option: Any, dims: Sequence[Dim]) -> Any:
     """``glorot_uniform`` where ``option`` is that for a weight of these dims, else ``option`` itself"""
-    if isinstance(option, str) and option == _random_string({"distribution": "uniform", **_glorot_limits(dims)}):
+    if isinstance(option, str) and option == _random_string(
+        {"distribution": "uniform", **_glorot_limits(dims)}
+    ):
         return GLOROT
     return option
 
@@ -70,7 +74,9 @@ def _glorot_limits(dims: Sequence[Dim]) -> dict[str, float]:
     # Glorot & Bengio 2010, eq. 16; RF's Linear weight is [in, out], its filters are [out, in, k...]
     sizes = [dim.dimension for dim in dims]
     field = math.prod(sizes[2:])
-    mean_fan = (sizes[0] + sizes[-1]) * field / 2 if len(sizes) < 3 else (sizes[0] + sizes[1]) * field / 2
+    mean_fan = (
+        (sizes[0] + sizes[-1]) * field / 2 if len(sizes) < 3 else (sizes[0] + sizes[1]) * field / 2
+    )
     limit = math.sqrt(3.0 * (1.0 / max(1.0, mean_fan)))
     return {"minval": -limit, "maxval": limit}
 

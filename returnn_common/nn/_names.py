@@ -26,11 +26,15 @@ def resolve_dim(source: Tensor, dim: Dim) -> Dim:
     """the dim of ``source`` that ``dim`` stands for; ValueError where there is none, or several"""
     if dim is any_feature_dim:
         if source.feature_dim is None:
-            raise ValueError(f"nn.any_feature_dim: {source} has no feature dim, name the dim instead")
+            raise ValueError(
+                f"nn.any_feature_dim: {source} has no feature dim, name the dim instead"
+            )
         return source.feature_dim
     if dim is any_spatial_dim:
         found = [d for d in source.dims if d.is_dynamic() and not d.is_batch_dim()]
         if len(found) != 1:
-            raise ValueError(f"nn.any_spatial_dim: {source} has {len(found)} spatial dims, name the dim instead")
+            raise ValueError(
+                f"nn.any_spatial_dim: {source} has {len(found)} spatial dims, name the dim instead"
+            )
         return found[0]
     return dim

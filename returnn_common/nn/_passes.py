@@ -19,7 +19,9 @@ from ._graph import Graph, Node, Region, walk
 class Program:
     """A traced graph with its parameters and its roots: what must be computed."""
 
-    def __init__(self, graph: Graph, roots: Iterable[Tensor], parameters: dict[int, tuple[str, rf.Parameter]]):
+    def __init__(
+        self, graph: Graph, roots: Iterable[Tensor], parameters: dict[int, tuple[str, rf.Parameter]]
+    ):
         self.root = graph.root
         self.dim_sources = graph.dims
         self.sizes = [(dim, dim.dyn_size_ext) for dim in graph.dims if _has_size_node(dim)]
@@ -33,7 +35,7 @@ class Program:
         """find anew which nodes are needed, and by which others"""
         order: dict[int, Node] = {}
         self.uses = {}
-        stack = [node for node in reversed(self.roots)]
+        stack = list(reversed(self.roots))
         while stack:
             node = stack.pop()
             if id(node) in order:
@@ -94,7 +96,14 @@ def _reads(node: Node) -> list[Node]:
 
 def run(program: Program) -> None:
     """all passes, in the order in which they make room for each other"""
-    for step in (_simplify_sizes, _fuse_arithmetic, _fuse_linear, _fuse_activation, _fuse_dropout, _fuse_softmax_scale):
+    for step in (
+        _simplify_sizes,
+        _fuse_arithmetic,
+        _fuse_linear,
+        _fuse_activation,
+        _fuse_dropout,
+        _fuse_softmax_scale,
+    ):
         step(program)
         program.refresh()
 
@@ -112,7 +121,11 @@ def _simplify_sizes(program: Program) -> None:
         source = sources[0]
         fits = source.raw_tensor.region is program.root and node.region is program.root
         if fits and not program.reaches(source.raw_tensor, node):
-            node.cls, node.hint, node.module = "length", f"{dim.name}_size", source.raw_tensor.module
+            node.cls, node.hint, node.module = (
+                "length",
+                f"{dim.name}_size",
+                source.raw_tensor.module,
+            )
             node.opts = {"from": source, "axis": dim}
 
 
@@ -165,11 +178,19 @@ def _bias_add(program: Program, node: Node) -> tuple[Node, Tensor] | None:
     if node.cls != "expr" or node.opts["expr"][0] != "add" or len(node.opts["expr"]) != 3:
         return None
     for product, bias in (node.opts["expr"][1:], node.opts["expr"][:0:-1]):
-        if not isinstance(product, Tensor) or program.parameter(bias) is None or len(bias.dims) != 1:
+        if (
+            not isinstance(product, Tensor)
+            or program.parameter(bias) is None
+            or len(bias.dims) != 1
+        ):
             continue
         core = product.raw_tensor
         weight = _weight_of(program, core)
-        if weight is not None and weight.dims[1] == bias.dims[0] and program.is_only_use(core, node):
+        if (
+            weight is not None
+            and weight.dims[1] == bias.dims[0]
+            and program.is_only_use(core, node)
+        ):
             return core, bias
     return None
 
@@ -178,8 +199,16 @@ def _weight_of(program: Program, node: Node) -> Tensor | None:
     """the weight where ``node`` is x W over W's first dim, or the rows of W at the labels x (an embedding)"""
     if node.cls == "gather":
         table, labels = node.opts["from"], node.opts["position"]
-        is_lookup = program.parameter(table) is not None and len(table.dims) == 2 and isinstance(labels, Tensor)
-        if not is_lookup or labels.sparse_dim != table.dims[0] or node.opts["axis"] != table.dims[0]:
+        is_lookup = (
+            program.parameter(table) is not None
+            and len(table.dims) == 2
+            and isinstance(labels, Tensor)
+        )
+        if (
+            not is_lookup
+            or labels.sparse_dim != table.dims[0]
+            or node.opts["axis"] != table.dims[0]
+        ):
             return None
         return table
     if node.cls != "dot" or not isinstance(node.opts["reduce"], Dim):
@@ -210,17 +239,23 @@ def _fuse_linear(program: Program) -> None:
         core, weight, bias = parts
         owners = [cores.get(id(user)) for user in program.users(weight)]
         same = all(owner is not None and _same_bias(found[id(owner)], bias) for owner in owners)
-        if same and all(_ownable(program, p) for p in (weight, bias) if p is not None) and _only(program, bias, owners):
+        if (
+            same
+            and all(_ownable(program, p) for p in (weight, bias) if p is not None)
+            and _only(program, bias, owners)
+        ):
             _make_linear(program, node, core, weight, bias)
 
 
-def _linear_parts(program: Program, node: Node) -> tuple[Node, Tensor, Tensor | None] | None:
+def _linear_parts(program: Program, node: Node) -> tuple[Node, Any, Tensor | None] | None:
     with_bias = _bias_add(program, node)
     if with_bias is not None:
         core, bias = with_bias
-        return core, _weight_of(program, core), bias  # type: ignore[return-value]
+        return core, _weight_of(program, core), bias
     weight = _weight_of(program, node)
-    if weight is None or any(_is_bias_add_of(program, user, node) for user in program.uses.get(id(node), [])):
+    if weight is None or any(
+        _is_bias_add_of(program, user, node) for user in program.uses.get(id(node), [])
+    ):
         return None
     return node, weight, None
 
@@ -232,25 +267,40 @@ def _is_bias_add_of(program: Program, user: Node, core: Node) -> bool:
 
 def _same_bias(parts: tuple[Node, Tensor, Tensor | None], bias: Tensor | None) -> bool:
     other = parts[2]
-    return (other is None) == (bias is None) and (bias is None or other.raw_tensor is bias.raw_tensor)  # type: ignore[union-attr]
+    if other is None or bias is None:
+        return other is bias
+    return other.raw_tensor is bias.raw_tensor
 
 
 def _only(program: Program, bias: Tensor | None, owners: list[Node | None]) -> bool:
-    return bias is None or all(any(user is owner for owner in owners) for user in program.users(bias))
+    return bias is None or all(
+        any(user is owner for owner in owners) for user in program.users(bias)
+    )
 
 
 def _ownable(program: Program, param: Tensor) -> bool:
     """a layer can create it: read in the root net only, in float32"""
-    return param.dtype == "float32" and all(user.region is program.root for user in program.users(param))
+    return param.dtype == "float32" and all(
+        user.region is program.root for user in program.users(param)
+    )
 
 
-def _make_linear(program: Program, node: Node, core: Node, weight: Tensor, bias: Tensor | None) -> None:
+def _make_linear(
+    program: Program, node: Node, core: Node, weight: Tensor, bias: Tensor | None
+) -> None:
     x = core.opts["position"] if core.cls == "gather" else _factors(program, core)[0]
     node.cls, node.hint, node.module = "linear", "linear", core.module
     in_dim = {"in_dim": weight.dims[0]} if core.cls == "dot" else {}
     no_bias = {"with_bias": False} if bias is None else {}
     params = {"W": weight} if bias is None else {"W": weight, "b": bias}
-    node.opts = {"from": x, **in_dim, "out_dim": weight.dims[1], "activation": None, **no_bias, "params": params}
+    node.opts = {
+        "from": x,
+        **in_dim,
+        "out_dim": weight.dims[1],
+        "activation": None,
+        **no_bias,
+        "params": params,
+    }
 
 
 # --- activation, dropout and scale as options of a layer
@@ -272,10 +322,18 @@ def _with_source(value: Any, old: Node, new: Node) -> Any:
 def _fuse_activation(program: Program) -> None:
     """an activation that directly follows a linear layer or a convolution is its option"""
     for node in program.live:
-        if node.cls != "activation" or "opts" in node.opts or not isinstance(node.opts["from"], Tensor):
+        if (
+            node.cls != "activation"
+            or "opts" in node.opts
+            or not isinstance(node.opts["from"], Tensor)
+        ):
             continue
         source = node.opts["from"].raw_tensor
-        fits = source.cls in ("linear", "conv") and not source.opts.get("activation") and source.dtype == node.dtype
+        fits = (
+            source.cls in ("linear", "conv")
+            and not source.opts.get("activation")
+            and source.dtype == node.dtype
+        )
         for user in program.uses.get(id(source), []) if fits else ():
             if user.cls in _READ_DIMS_ONLY:
                 user.opts = _with_source(user.opts, source, node)
@@ -292,7 +350,11 @@ def _fuse_dropout(program: Program) -> None:
         if node.cls not in ("linear", "conv") or not isinstance(node.opts["from"], Tensor):
             continue
         source = node.opts["from"].raw_tensor
-        if isinstance(source, Node) and source.cls == "dropout" and program.is_only_use(source, node):
+        if (
+            isinstance(source, Node)
+            and source.cls == "dropout"
+            and program.is_only_use(source, node)
+        ):
             node.opts = {**node.opts, **source.opts}
 
 
@@ -302,12 +364,14 @@ def _fuse_softmax_scale(program: Program) -> None:
         if node.cls != "softmax_over_spatial" or "energy_factor" in node.opts:
             continue
         source = node.opts["from"].raw_tensor
-        if not isinstance(source, Node) or source.cls != "expr" or not program.is_only_use(source, node):
+        if (
+            not isinstance(source, Node)
+            or source.cls != "expr"
+            or not program.is_only_use(source, node)
+        ):
             continue
         kind, *operands = source.opts["expr"]
         numbers = [operand for operand in operands if isinstance(operand, (int, float))]
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         if kind == "mul" and len(numbers) == 1 and len(tensors) == 1:
             node.opts = {**node.opts, "from": tensors[0], "energy_factor": float(numbers[0])}
-
-

@@ -14,9 +14,10 @@ from typing import Any
 
 import returnn.frontend as rf
 import returnn.frontend.attention as _rf_attention
+import returnn.frontend.audio.mel as _rf_mel
 import returnn.frontend.run_ctx as _rf_run_ctx
-from returnn.frontend.array_ import _masked_select_subset as masked_select_with_batch
 from returnn.frontend._backend import Backend, global_backend, register_backend_by_tensor_type
+from returnn.frontend.array_ import _masked_select_subset as masked_select_with_batch
 from returnn.tensor import Dim, Tensor, batch_dim
 from returnn.util.basic import BehaviorVersion
 
@@ -37,7 +38,8 @@ def select_if_none(backend: type[Backend]) -> None:
 
 def require_behavior_version() -> None:
     """
-    RF reads the behavior version when a module is built, too (whether attention dropout is shared over time, ...), so it
+    RF reads the behavior version when a module is built, too (whether attention dropout is shared
+    over time, ...), so it
     must be right before a config is loaded. A version that the process has chosen itself stays.
     """
     if not BehaviorVersion.is_set():
@@ -99,7 +101,10 @@ def replaced(functions: dict[tuple[Any, str], Callable]) -> Iterator[None]:
 
 
 def wrap_once(owner: Any, name: str, function: Callable) -> None:
-    """``Tensor`` is RETURNN's own class; its method is wrapped when ``nn`` is imported, by whichever copy comes first."""
+    """
+    ``Tensor`` is RETURNN's own class; its method is wrapped when ``nn`` is imported, by whichever
+    copy comes first.
+    """
     original = getattr(owner, name)
     if not getattr(original, "_returnn_common", False):
         wrapped = _with_original(function, original)
@@ -141,10 +146,27 @@ def reset_dims(dims: list[Dim]) -> None:
             dim.dyn_size_ext = None
 
 
+mel = _rf_mel  # ``log_mel_filterbank_from_raw`` calls ``mel_filterbank`` as a global of this module
 attention = _rf_attention  # RelPosSelfAttention calls ``relative_positional_encoding`` as a global of this module
 
 __all__ = [
-    "BEHAVIOR_VERSION", "Backend", "Tensor", "attention", "batch_dim", "behavior_version",
-    "current_extern_data", "extern_data_of_step", "wrap_once", "global_backend",
-    "masked_select_with_batch", "register", "require_behavior_version", "replaced", "reset_dims", "run_ctx", "select_if_none", "selected",
-]  # fmt: skip
+    "BEHAVIOR_VERSION",
+    "Backend",
+    "Tensor",
+    "attention",
+    "batch_dim",
+    "behavior_version",
+    "current_extern_data",
+    "extern_data_of_step",
+    "global_backend",
+    "masked_select_with_batch",
+    "mel",
+    "register",
+    "replaced",
+    "require_behavior_version",
+    "reset_dims",
+    "run_ctx",
+    "select_if_none",
+    "selected",
+    "wrap_once",
+]

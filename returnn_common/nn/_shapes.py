@@ -59,7 +59,11 @@ def _sources_of(dim: Dim) -> list[Tensor]:
     base = dim.get_same_base()
     if base in graph.dims:
         return graph.dims[base]
-    if dim.dyn_size_ext is not None and dim.dyn_size_ext.raw_tensor is not None and not dim.derived_from_op:
+    if (
+        dim.dyn_size_ext is not None
+        and dim.dyn_size_ext.raw_tensor is not None
+        and not dim.derived_from_op
+    ):
         return [define_dim(dim)]
     if dim.derived_from_op:
         return dim_sources(dim.derived_from_op.inputs)
@@ -91,7 +95,13 @@ def give_size(dim: Dim, source: Tensor) -> None:
     dims = [] if dim.is_batch_dim() else [batch_dim]
     size = Tensor(f"{dim.name}_size", dims=dims, dtype="int32")
     with graph.inside(graph.root):
-        node = layer("length", dims=dims, dtype="int32", hint=f"{dim.name}_size", **{"from": source, "axis": dim})
+        node = layer(
+            "length",
+            {"from": source, "axis": dim},
+            dims=dims,
+            dtype="int32",
+            hint=f"{dim.name}_size",
+        )
     size.raw_tensor = node.raw_tensor
     dim.dyn_size_ext = size
     graph.touched.append(dim)

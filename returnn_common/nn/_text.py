@@ -16,7 +16,12 @@ from ._formulas import ConfigFunction
 from ._returnn import BEHAVIOR_VERSION
 
 _WIDTH = 110
-_METHODS = {"truediv": "div_right", "truediv_left": "div_left", "ceildiv": "ceildiv_right", "ceildiv_left": "ceildiv_left"}
+_METHODS = {
+    "truediv": "div_right",
+    "truediv_left": "div_left",
+    "ceildiv": "ceildiv_right",
+    "ceildiv_left": "ceildiv_left",
+}
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//"}
 _HEAD = '''#!returnn.py
 """{title}"""
@@ -26,9 +31,9 @@ _HEAD = '''#!returnn.py
 use_tensorflow = True
 behavior_version = {behavior_version}
 {setup}'''
-_NO_GPU = '''if not tf.config.list_physical_devices("GPU"):
+_NO_GPU = """if not tf.config.list_physical_devices("GPU"):
     os.environ.setdefault("DISABLE_CUDA", "1")  # RETURNN compiles its native ops for the CPU alone then
-'''
+"""
 _DEEP = "sys.setrecursionlimit(10**6)  # layers are constructed recursively\n"
 _DIM_NAMES = ("Dim", "FeatureDim", "SpatialDim", "batch_dim", "single_step_dim")
 
@@ -48,7 +53,9 @@ class Dims:
         if dim == single_step_dim:
             return "single_step_dim"
         if dim.match_priority:
-            return f"{self.ref(dim.copy(match_priority=0))}.copy(match_priority={dim.match_priority})"
+            return (
+                f"{self.ref(dim.copy(match_priority=0))}.copy(match_priority={dim.match_priority})"
+            )
         base = dim.get_same_base()
         if base.derived_from_op and base.derived_from_op.kind == "constant":
             return str(base.dimension)
@@ -71,7 +78,9 @@ class Dims:
         return f"SpatialDim({_string(name)}{size})"
 
     def _unique(self, dim: Dim) -> str:
-        name = re.sub(r"[^a-zA-Z0-9]+", "_", dim.name or dim.description or "dim").strip("_").lower()
+        name = (
+            re.sub(r"[^a-zA-Z0-9]+", "_", dim.name or dim.description or "dim").strip("_").lower()
+        )
         name = re.sub(r"(_dim)+$", "", name) or "dim"
         name = f"dim_{name}" if name[0].isdigit() else f"{name}_dim"
         candidate, i = name, 1
@@ -89,7 +98,11 @@ def _receiver(text: str) -> str:
 def code(value: Any, dims: Dims, *, indent: int = 0, prefix: int = 0) -> str:
     """Python code for ``value``, on one line where it fits behind ``prefix`` characters"""
     flat = _flat(value, dims)
-    if len(flat) + indent + prefix <= _WIDTH or not isinstance(value, (dict, list, tuple)) or not value:
+    if (
+        len(flat) + indent + prefix <= _WIDTH
+        or not isinstance(value, (dict, list, tuple))
+        or not value
+    ):
         return flat
     inner = " " * (indent + 4)
     if isinstance(value, dict):
@@ -110,13 +123,24 @@ def _flat(value: Any, dims: Dims) -> str:
     if isinstance(value, Dim):
         return dims.ref(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_flat(key, dims)}: {_flat(item, dims)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_flat(key, dims)}: {_flat(item, dims)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(_flat(item, dims) for item in value) + "]"
     if isinstance(value, tuple):
-        return "(" + ", ".join(_flat(item, dims) for item in value) + ("," if len(value) == 1 else "") + ")"
+        return (
+            "("
+            + ", ".join(_flat(item, dims) for item in value)
+            + ("," if len(value) == 1 else "")
+            + ")"
+        )
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(_flat(item, dims) for item in value)) + "}" if value else "set()"
+        return (
+            "{" + ", ".join(sorted(_flat(item, dims) for item in value)) + "}" if value else "set()"
+        )
     return _scalar(value)
 
 
@@ -147,7 +171,9 @@ def _string(value: str) -> str:
 def _array(value: numpy.ndarray) -> str:
     if value.size <= 64:
         return f"numpy.array({value.tolist()!r}, dtype={value.dtype.name!r})"
-    packed = base64.b85encode(zlib.compress(numpy.ascontiguousarray(value).tobytes(), 9)).decode("ascii")
+    packed = base64.b85encode(zlib.compress(numpy.ascontiguousarray(value).tobytes(), 9)).decode(
+        "ascii"
+    )
     return (
         f"numpy.frombuffer(zlib.decompress(base64.b85decode({packed!r})), dtype={value.dtype.name!r})"
         f".reshape({value.shape!r})"
@@ -165,8 +191,9 @@ def layers_config(
     """
     The whole config for RETURNN's TensorFlow engine; it does not import this package.
 
-    A net with other nets inside (``nested``: cond and rec layers) is constructed recursively: RETURNN's flat construction
-    does not end there. All others are constructed flat, which is faster and needs no deep stack.
+    A net with other nets inside (``nested``: cond and rec layers) is constructed recursively:
+    RETURNN's flat construction does not end there. All others are constructed flat, which is faster
+    and needs no deep stack.
     """
     dims = Dims({"network", "extern_data", *settings, *functions})
     extern_code = code(extern_data, dims)
@@ -179,15 +206,27 @@ def layers_config(
         imports = ["import base64", *imports, "import zlib"]
     imports += ["", *(["import numpy"] if "numpy." in body else []), "import tensorflow as tf"]
     imports.append("from returnn.tf.util.data import " + ", ".join(_used(body, dims)))
-    head = _HEAD.format(title="RETURNN config, made by returnn_common; runs with RETURNN alone.",
-                        imports="\n".join(imports), setup=setup, behavior_version=BEHAVIOR_VERSION)  # fmt: skip
-    parts = [head, "\n".join(dims.lines), f"extern_data = {extern_code}",
-             *(FUNCTIONS[name].strip("\n") for name in functions), f"network = {net_code}", settings_code.rstrip("\n")]  # fmt: skip
+    head = _HEAD.format(
+        title="RETURNN config, made by returnn_common; runs with RETURNN alone.",
+        imports="\n".join(imports),
+        setup=setup,
+        behavior_version=BEHAVIOR_VERSION,
+    )
+    parts = [
+        head,
+        "\n".join(dims.lines),
+        f"extern_data = {extern_code}",
+        *(FUNCTIONS[name].strip("\n") for name in functions),
+        f"network = {net_code}",
+        settings_code.rstrip("\n"),
+    ]
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
 
 
 def _network(network: dict[str, Any], dims: Dims) -> str:
-    return "{\n" + "".join(f"    {_item(k, v, dims, indent=4)},\n" for k, v in network.items()) + "}"
+    return (
+        "{\n" + "".join(f"    {_item(k, v, dims, indent=4)},\n" for k, v in network.items()) + "}"
+    )
 
 
 def _used(body: str, dims: Dims) -> list[str]:

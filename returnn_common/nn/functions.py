@@ -17,41 +17,62 @@ from ._names import any_feature_dim, resolve_dim
 _LOSS_NAMES = ("cross_entropy", "ctc")
 
 
-def dropout(source: Tensor, dropout: float, *, axis: Dim | Sequence[Dim] | None = None, on_forward: bool = False) -> Tensor:
+def dropout(
+    source: Tensor,
+    dropout: float,
+    *,
+    axis: Dim | Sequence[Dim] | None = None,
+    on_forward: bool = False,
+) -> Tensor:
     """
-    ``source`` with elements set to zero with probability ``dropout`` while training, and the rest scaled by 1/(1-dropout)
-    (https://jmlr.org/papers/v15/srivastava14a.html).
+    ``source`` with elements set to zero with probability ``dropout`` while training, and the rest
+    scaled by 1/(1-dropout) (https://jmlr.org/papers/v15/srivastava14a.html).
 
-    ``axis`` are the dims over which masks are drawn independently; over all other dims one mask is shared. None draws each
-    element independently. ``nn.any_feature_dim`` is the feature dim of ``source``: one mask for all frames and sequences.
-    ``on_forward`` applies it outside of training, too.
+    ``axis`` are the dims over which masks are drawn independently; over all other dims one mask is
+    shared. None draws each element independently. ``nn.any_feature_dim`` is the feature dim of
+    ``source``: one mask for all frames and sequences. ``on_forward`` applies it outside of
+    training, too.
     """
     if not isinstance(source, Tensor):
         raise TypeError(f"nn.dropout: the source is a {type(source).__name__}, expected a tensor")
     if isinstance(dropout, (int, float)) and not 0 <= dropout < 1:
         raise ValueError(f"nn.dropout: dropout is {dropout}, expected a probability in [0, 1)")
     if axis is not None:
-        axis = resolve_dim(source, axis) if isinstance(axis, Dim) else [resolve_dim(source, dim) for dim in axis]
+        axis = (
+            resolve_dim(source, axis)
+            if isinstance(axis, Dim)
+            else [resolve_dim(source, dim) for dim in axis]
+        )
     return rf.dropout(source, dropout, axis=axis, on_forward=on_forward)
 
 
-def cross_entropy(estimated: Tensor, target: Tensor, *, axis: Dim | None = None, estimated_type: str = "logits") -> Tensor:
+def cross_entropy(
+    estimated: Tensor, target: Tensor, *, axis: Dim | None = None, estimated_type: str = "logits"
+) -> Tensor:
     """
-    The cross-entropy of ``target`` (labels ``[..]`` or probabilities ``[.., axis]``) under ``estimated`` ``[.., axis]``,
-    per frame ``[..]``.
+    The cross-entropy of ``target`` (labels ``[..]`` or probabilities ``[.., axis]``) under
+    ``estimated`` ``[.., axis]``, per frame ``[..]``.
 
-    ``axis`` is the dim of the classes, by default the target's sparse dim. ``estimated_type`` is ``logits``, ``log-probs``
-    or ``probs``. Raises ValueError where ``estimated`` lacks ``axis``.
+    ``axis`` is the dim of the classes, by default the target's sparse dim. ``estimated_type`` is
+    ``logits``, ``log-probs`` or ``probs``. Raises ValueError where ``estimated`` lacks ``axis``.
     """
     axis = axis or target.sparse_dim
     if axis is None:
-        raise ValueError(f"nn.cross_entropy: the target {target} holds no labels (no sparse dim); give axis=")
+        raise ValueError(
+            f"nn.cross_entropy: the target {target} holds no labels (no sparse dim); give axis="
+        )
     if axis not in estimated.dims:
-        raise ValueError(f"nn.cross_entropy: {axis} is not among the dims {list(estimated.dims)} of the estimate")
+        raise ValueError(
+            f"nn.cross_entropy: {axis} is not among the dims {list(estimated.dims)} of the estimate"
+        )
     kinds = ("logits", "log-probs", "probs")
     if estimated_type not in kinds:
-        raise ValueError(f"nn.cross_entropy: unknown estimated_type {estimated_type!r}, expected one of {', '.join(kinds)}")
-    loss = rf.cross_entropy(estimated=estimated, target=target, axis=axis, estimated_type=estimated_type)
+        raise ValueError(
+            f"nn.cross_entropy: unknown estimated_type {estimated_type!r}, expected one of {', '.join(kinds)}"
+        )
+    loss = rf.cross_entropy(
+        estimated=estimated, target=target, axis=axis, estimated_type=estimated_type
+    )
     loss.name = "cross_entropy"
     return loss
 
@@ -67,12 +88,18 @@ def ctc_loss(
     """
     The CTC loss per sequence ``[B]`` (https://doi.org/10.1145/1143844.1143891).
 
-    ``logits`` are ``[B, input_spatial_dim, classes]``, normalised or not, ``targets`` labels ``[B, targets_spatial_dim]``;
-    an empty target is -sum log p(blank). A target that does not fit into the frames has loss 0 and no gradient.
+    ``logits`` are ``[B, input_spatial_dim, classes]``, normalised or not, ``targets`` labels ``[B,
+    targets_spatial_dim]``; an empty target is -sum log p(blank). A target that does not fit into
+    the frames has loss 0 and no gradient.
     """
     _check_ctc(logits, targets, input_spatial_dim, targets_spatial_dim, blank_index)
-    loss = rf.ctc_loss(logits=logits, targets=targets, input_spatial_dim=input_spatial_dim,
-                       targets_spatial_dim=targets_spatial_dim, blank_index=blank_index)  # fmt: skip
+    loss = rf.ctc_loss(
+        logits=logits,
+        targets=targets,
+        input_spatial_dim=input_spatial_dim,
+        targets_spatial_dim=targets_spatial_dim,
+        blank_index=blank_index,
+    )
     loss.name = "ctc"
     return loss
 
@@ -80,12 +107,18 @@ def ctc_loss(
 def _check_ctc(logits: Tensor, targets: Tensor, time_dim: Dim, labels_dim: Dim, blank: int) -> None:
     for what, tensor, dim in (("logits", logits, time_dim), ("targets", targets, labels_dim)):
         if dim not in tensor.dims:
-            raise ValueError(f"nn.ctc_loss: {dim} is not among the dims {list(tensor.dims)} of the {what}")
+            raise ValueError(
+                f"nn.ctc_loss: {dim} is not among the dims {list(tensor.dims)} of the {what}"
+            )
     if logits.feature_dim is None or targets.sparse_dim is None:
-        raise ValueError("nn.ctc_loss: the logits need a feature dim (the classes) and the targets a sparse dim (the labels)")
+        raise ValueError(
+            "nn.ctc_loss: the logits need a feature dim (the classes) and the targets a sparse dim (the labels)"
+        )
     num_classes = logits.feature_dim.dimension
     if not -num_classes <= blank < num_classes:
-        raise ValueError(f"nn.ctc_loss: blank_index {blank} is outside the {num_classes} classes of the logits")
+        raise ValueError(
+            f"nn.ctc_loss: blank_index {blank} is outside the {num_classes} classes of the logits"
+        )
 
 
 def ctc_greedy_decode(
@@ -98,7 +131,9 @@ def ctc_greedy_decode(
     """
     classes = logits.feature_dim
     if classes is None or in_spatial_dim not in logits.dims:
-        raise ValueError(f"nn.ctc_greedy_decode: logits {list(logits.dims)} need a feature dim and the dim {in_spatial_dim}")
+        raise ValueError(
+            f"nn.ctc_greedy_decode: logits {list(logits.dims)} need a feature dim and the dim {in_spatial_dim}"
+        )
     blank = blank_index % classes.dimension
     best = rf.reduce_argmax(logits, axis=classes)
     before = rf.shift_right(best, axis=in_spatial_dim, pad_value=blank)
@@ -110,7 +145,10 @@ def ctc_greedy_decode(
 
 
 def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Tensor, Dim]:
-    """the frames ``[B, out_spatial_dim, ..]`` of ``source`` where ``mask`` ``[B, spatial_dim]`` is true, and that dim"""
+    """
+    the frames ``[B, out_spatial_dim, ..]`` of ``source`` where ``mask`` ``[B, spatial_dim]`` is
+    true, and that dim
+    """
     if spatial_dim.is_dynamic():
         valid = rf.compare_bc(rf.range_over_dim(spatial_dim), "<", spatial_dim.get_size_tensor())
         mask = rf.logical_and(mask, valid)
@@ -118,16 +156,34 @@ def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Te
         return rf.masked_select(source, mask=mask, dims=[spatial_dim])
     length = rf.reduce_sum(rf.cast(mask, "int32"), axis=spatial_dim)
     out_dim = Dim(length, name=f"{spatial_dim.name}_selected")
-    dims = [batch_dim, out_dim, *(dim for dim in source.dims if dim not in (batch_dim, spatial_dim))]
+    dims = [
+        batch_dim,
+        out_dim,
+        *(dim for dim in source.dims if dim not in (batch_dim, spatial_dim)),
+    ]
     kind = {**out_type(dims), "dtype": source.dtype, "sparse_dim": source.sparse_dim}
-    out = layer("eval", {"from": [source, mask, rf.range_over_dim(out_dim)], "eval": ConfigFunction("select_frames"),
-                         "out_type": kind}, dims=dims, dtype=source.dtype, hint="selected",
-                sparse_dim=source.sparse_dim, feature_dim=source.feature_dim)  # fmt: skip
+    out = layer(
+        "eval",
+        {
+            "from": [source, mask, rf.range_over_dim(out_dim)],
+            "eval": ConfigFunction("select_frames"),
+            "out_type": kind,
+        },
+        dims=dims,
+        dtype=source.dtype,
+        hint="selected",
+        sparse_dim=source.sparse_dim,
+        feature_dim=source.feature_dim,
+    )
     return out, out_dim
 
 
 def scan(
-    body: Callable[[Any, Any], tuple[Any, Any]], *, spatial_dim: Dim, xs: Any = None, initial: Any = None
+    body: Callable[[Any, Any], tuple[Any, Any]],
+    *,
+    spatial_dim: Dim,
+    xs: Any = None,
+    initial: Any = None,
 ) -> tuple[Any, Any]:
     """
     Outputs ``[spatial_dim, ..]`` and the last state of ``y, state = body(x, state)`` over all frames ``x`` of ``xs``.
@@ -149,24 +205,36 @@ def is_traced_structure(value: Any) -> bool:
 def _eager_scan(body: Callable, *, spatial_dim: Dim, xs: Any, initial: Any) -> tuple[Any, Any]:
     import tree
 
+    def frame(i: int) -> Any:
+        return tree.map_structure(lambda x: rf.gather(x, indices=i, axis=spatial_dim), xs)
+
     state, frames = initial, []
     for i in range(int(spatial_dim.get_dim_value())):
-        y, new_state = body(tree.map_structure(lambda x: rf.gather(x, indices=i, axis=spatial_dim), xs), state)
-        inside = rf.convert_to_tensor(i, dtype=spatial_dim.dyn_size_ext.dtype) < spatial_dim.get_size_tensor() \
-            if spatial_dim.is_dynamic() else None  # fmt: skip
-        if inside is not None:
-            new_state = tree.map_structure(lambda new, old: rf.where(inside, new, old), new_state, state)
-        state = new_state
+        y, new_state = body(frame(i), state)
+        state = _inside_only(new_state, state, i, spatial_dim=spatial_dim)
         frames.append(y)
     stacked = tree.map_structure(lambda *ys: rf.stack(ys, out_dim=spatial_dim)[0], *frames)
     return stacked, state
+
+
+def _inside_only(new_state: Any, state: Any, i: int, *, spatial_dim: Dim) -> Any:
+    """the new state for sequences that have a frame ``i``, else the old one"""
+    import tree
+
+    if not spatial_dim.is_dynamic():
+        return new_state
+    size = spatial_dim.get_size_tensor()
+    inside = rf.convert_to_tensor(i, dtype=size.dtype) < size
+    return tree.map_structure(lambda new, old: rf.where(inside, new, old), new_state, state)
 
 
 def extern_data(name: str) -> Tensor:
     """the tensor ``name`` of the data of the step that runs; for step functions that do not pass ``extern_data`` on"""
     data = _returnn.current_extern_data()
     if data is None:
-        raise RuntimeError(f"nn.extern_data({name!r}) is called outside a step; call it in the function given to nn.lower")
+        raise RuntimeError(
+            f"nn.extern_data({name!r}) is called outside a step; call it in the function given to nn.lower"
+        )
     if name not in data:
         raise KeyError(f"extern data has no {name!r}, it has {', '.join(sorted(data))}")
     return data[name]
@@ -185,5 +253,13 @@ def mark_as_loss(original: Callable, self: Tensor, name: str | None = None, **kw
     original(self, unique, **kwargs)
 
 
-__all__ = ["any_feature_dim", "cross_entropy", "ctc_greedy_decode", "ctc_loss", "dropout", "extern_data", "scan",
-           "select_frames"]  # fmt: skip
+__all__ = [
+    "any_feature_dim",
+    "cross_entropy",
+    "ctc_greedy_decode",
+    "ctc_loss",
+    "dropout",
+    "extern_data",
+    "scan",
+    "select_frames",
+]

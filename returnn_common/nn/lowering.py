@@ -34,16 +34,27 @@ class Lowered:
     ``parameters`` maps each parameter path of the model to its :class:`Variable` in TensorFlow.
     """
 
-    def __init__(self, *, task: str, program: dict[str, Any], extern_data: dict[str, Any], functions: list[str],
-                 variables: list[Variable]):  # fmt: skip
+    def __init__(
+        self,
+        *,
+        task: str,
+        program: dict[str, Any],
+        extern_data: dict[str, Any],
+        functions: list[str],
+        variables: list[Variable],
+    ):
         self.task = task
-        self.parameters = {variable.path: variable for variable in sorted(variables, key=lambda v: v.path)}
+        self.parameters = {
+            variable.path: variable for variable in sorted(variables, key=lambda v: v.path)
+        }
         self._program = program
         self._extern_data = extern_data
         self._functions = functions
 
     def __repr__(self) -> str:
-        return f"<Lowered {self.task}: {len(self._program)} layers, {len(self.parameters)} parameters>"
+        return (
+            f"<Lowered {self.task}: {len(self._program)} layers, {len(self.parameters)} parameters>"
+        )
 
     @property
     def network(self) -> dict[str, Any]:
@@ -70,20 +81,29 @@ class Lowered:
         """
         reserved = {"network", "extern_data", "behavior_version", "use_tensorflow"} & set(settings)
         if reserved:
-            raise ValueError(f"config_text: {sorted(reserved)[0]!r} is set by the lowering, leave it out")
+            raise ValueError(
+                f"config_text: {sorted(reserved)[0]!r} is set by the lowering, leave it out"
+            )
         nested = any(layer.get("class") in ("cond", "rec") for layer in _all_dicts(self._program))
-        return layers_config(network=self._program, extern_data=self._extern_data,
-                             settings={"task": self.task, **settings}, functions=self._functions,
-                             nested=nested)  # fmt: skip
+        return layers_config(
+            network=self._program,
+            extern_data=self._extern_data,
+            settings={"task": self.task, **settings},
+            functions=self._functions,
+            nested=nested,
+        )
 
 
-def lower(model: rf.Module, step: Callable, extern_data: Mapping[str, Any], *, task: str = "train") -> Lowered:
+def lower(
+    model: rf.Module, step: Callable, extern_data: Mapping[str, Any], *, task: str = "train"
+) -> Lowered:
     """
     The RETURNN layers that compute ``step`` on ``model``.
 
-    ``step(*, model, extern_data, **_)`` marks losses (task ``train``) or outputs (task ``forward``). ``extern_data`` maps
-    names to tensor templates, or to the options of one as in a RETURNN config. The model stays as it is and can be lowered
-    again, for another task or with another step.
+    ``step(*, model, extern_data, **_)`` marks losses (task ``train``) or outputs (task
+    ``forward``). ``extern_data`` maps names to tensor templates, or to the options of one as in a
+    RETURNN config. The model stays as it is and can be lowered again, for another task or with
+    another step.
 
     Raises ValueError where the step marks nothing, and TypeError where an argument is of another kind.
     """
@@ -91,7 +111,10 @@ def lower(model: rf.Module, step: Callable, extern_data: Mapping[str, Any], *, t
     with _LOCK, _tracing(model) as graph:
         try:
             data = _extern_tensors(extern_data)
-            with _returnn.extern_data_of_step(data), _returnn.run_ctx(task, **_run_options(task)) as ctx:
+            with (
+                _returnn.extern_data_of_step(data),
+                _returnn.run_ctx(task, **_run_options(task)) as ctx,
+            ):
                 step(model=model, extern_data=data)
                 roots = _roots(ctx, task, step)
             return _finish(graph, model, data, roots, task)
@@ -103,9 +126,13 @@ def _check_arguments(model: Any, step: Any, extern_data: Any, task: str) -> None
     if not isinstance(model, rf.Module):
         raise TypeError(f"nn.lower: the model is a {type(model).__name__}, expected an nn.Module")
     if not callable(step):
-        raise TypeError(f"nn.lower: the step is {step!r}, expected a function step(*, model, extern_data, **_)")
+        raise TypeError(
+            f"nn.lower: the step is {step!r}, expected a function step(*, model, extern_data, **_)"
+        )
     if not isinstance(extern_data, (Mapping, TensorDict)):
-        raise TypeError(f"nn.lower: extern_data is a {type(extern_data).__name__}, expected a dict of nn.Tensor templates")
+        raise TypeError(
+            f"nn.lower: extern_data is a {type(extern_data).__name__}, expected a dict of nn.Tensor templates"
+        )
     if task not in TASKS:
         raise ValueError(f"nn.lower: unknown task {task!r}, expected one of {', '.join(TASKS)}")
 
@@ -132,14 +159,17 @@ def _tracing(model: rf.Module) -> Iterator[Graph]:
 
 def _run_options(task: str) -> dict[str, Any]:
     """the train flag, step and epoch as layers; those that nothing reads vanish"""
-    train_flag = layer("train_flag", dims=(), dtype="bool")
-    step = layer("global_train_step", dims=(), dtype="int64", hint="step")
+    train_flag = layer("train_flag", {}, dims=(), dtype="bool")
+    step = layer("global_train_step", {}, dims=(), dtype="int64", hint="step")
     return {"train_flag": train_flag, "step": step} if task == "train" else {"step": step}
 
 
 def _extern_tensors(extern_data: Any) -> TensorDict:
     templates = TensorDict()
-    templates.update(dict(extern_data.data if isinstance(extern_data, TensorDict) else extern_data), auto_convert=True)
+    templates.update(
+        dict(extern_data.data if isinstance(extern_data, TensorDict) else extern_data),
+        auto_convert=True,
+    )
     data = TensorDict()
     for name, template in templates.data.items():
         tensor = with_feature_dim(template.copy_template(name=name))
@@ -157,13 +187,21 @@ def _extern_tensors(extern_data: Any) -> TensorDict:
     for tensor in data.data.values():
         for dim in tensor.dims:
             if (dim.is_dynamic() or dim.is_batch_dim()) and dim.dyn_size_ext is None:
-                give_size(dim, Graph.current.dims[batch_dim if dim.is_batch_dim() else dim.get_same_base()][0])
+                give_size(
+                    dim,
+                    Graph.current.dims[batch_dim if dim.is_batch_dim() else dim.get_same_base()][0],
+                )
     return data
 
 
 def with_feature_dim(tensor: Tensor) -> Tensor:
     """the last dim of dense data is its feature dim where it has a fixed size and nothing else is said"""
-    if tensor.sparse_dim is None and tensor.feature_dim is None and tensor.dims and tensor.dims[-1].is_static():
+    if (
+        tensor.sparse_dim is None
+        and tensor.feature_dim is None
+        and tensor.dims
+        and tensor.dims[-1].is_static()
+    ):
         tensor.feature_dim = tensor.dims[-1]
     return tensor
 
@@ -175,11 +213,15 @@ def _roots(ctx: rf.RunCtx, task: str, step: Callable) -> list[Tensor]:
     name = getattr(step, "__name__", "step")
     if task == "train":
         if not ctx.losses:
-            raise ValueError(f"{name} marks no loss; for task 'train' it must call loss.mark_as_loss() at least once")
+            raise ValueError(
+                f"{name} marks no loss; for task 'train' it must call loss.mark_as_loss() at least once"
+            )
         roots = [_loss(loss) for loss in ctx.losses.values()]
     else:
         if not ctx.outputs.data:
-            raise ValueError(f"{name} marks no output; for task 'forward' it must call tensor.mark_as_output(...)")
+            raise ValueError(
+                f"{name} marks no output; for task 'forward' it must call tensor.mark_as_output(...)"
+            )
         roots = [_output(out_name, tensor) for out_name, tensor in ctx.outputs.data.items()]
     return [*roots, *(_effect(tensor) for tensor in Graph.current.effects)]
 
@@ -192,8 +234,14 @@ def _effect(tensor: Tensor) -> Tensor:
 def _output(name: str, tensor: Tensor) -> Tensor:
     node = tensor.raw_tensor
     if node.name or node.region is not Graph.current.root or node.cls == "data":
-        tensor = layer("copy", dims=tensor.dims, dtype=tensor.dtype, sparse_dim=tensor.sparse_dim,
-                       feature_dim=tensor.feature_dim, **{"from": tensor})  # fmt: skip
+        tensor = layer(
+            "copy",
+            {"from": tensor},
+            dims=tensor.dims,
+            dtype=tensor.dtype,
+            sparse_dim=tensor.sparse_dim,
+            feature_dim=tensor.feature_dim,
+        )
         node = tensor.raw_tensor
     node.name, node.is_output = name, name != "output"
     return tensor
@@ -209,8 +257,12 @@ def _loss(loss: Any) -> Tensor:
         tensor = rf.reduce_sum(tensor, axis=[*dynamic, *others])
         dynamic = []
     options = {"set_axes": {"T": dynamic[0]}} if dynamic else {}
-    out = layer("reinterpret_data" if dynamic else "copy", dims=tensor.dims, dtype=tensor.dtype,
-                **{"from": tensor, **options, "loss": "as_is", **_loss_options(loss, norm)})  # fmt: skip
+    out = layer(
+        "reinterpret_data" if dynamic else "copy",
+        {"from": tensor, **options, "loss": "as_is", **_loss_options(loss, norm)},
+        dims=tensor.dims,
+        dtype=tensor.dtype,
+    )
     out.raw_tensor.name = loss.name
     return out
 
@@ -233,16 +285,24 @@ def _loss_options(loss: Any, norm: Any) -> dict[str, Any]:
 # --- the result
 
 
-def _finish(graph: Graph, model: rf.Module, data: TensorDict, roots: list[Tensor], task: str) -> Lowered:
-    raws = {path: param for path, param in model.named_parameters()}
-    parameters = {id(_variable_node(param)): (path, param) for path, param in raws.items()}
+def _finish(
+    graph: Graph, model: rf.Module, data: TensorDict, roots: list[Tensor], task: str
+) -> Lowered:
+    parameters = {
+        id(_variable_node(param)): (path, param) for path, param in model.named_parameters()
+    }
     program = _passes.Program(graph, roots, parameters)
     _passes.run(program)
     emitter = Emitter(program, graph.modules)
     network = emitter.net_dict()
-    extern = {name: _extern_options(tensor) for name, tensor in data.data.items()}
-    return Lowered(task=task, program=network, extern_data=extern, functions=sorted(emitter.functions),
-                   variables=emitter.variables)  # fmt: skip
+    extern = {name: extern_options(tensor) for name, tensor in data.data.items()}
+    return Lowered(
+        task=task,
+        program=network,
+        extern_data=extern,
+        functions=sorted(emitter.functions),
+        variables=emitter.variables,
+    )
 
 
 def _variable_node(param: rf.Parameter) -> Node:
@@ -252,7 +312,8 @@ def _variable_node(param: rf.Parameter) -> Node:
     return node
 
 
-def _extern_options(tensor: Tensor) -> dict[str, Any]:
+def extern_options(tensor: Tensor) -> dict[str, Any]:
+    """the entry of ``extern_data`` for a tensor template"""
     options: dict[str, Any] = {"dim_tags": list(tensor.dims), "dtype": tensor.dtype}
     if tensor.sparse_dim is not None:
         options["sparse_dim"] = tensor.sparse_dim

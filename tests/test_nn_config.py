@@ -1,0 +1,149 @@
+"""The generated configs run with RETURNN: training, resuming, depth, and the torch engine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from returnn_common import nn, testing
+from returnn_common.zoo.encoder.conformer import make_conformer
+
+ROOT = Path(__file__).resolve().parent.parent
+DATASET = {"class": "Task12AXDataset", "num_seqs": 20}
+SETTINGS = {
+    "train": DATASET,
+    "dev": {**DATASET, "fixed_random_seed": 1},
+    "optimizer": {"class": "adam"},
+    "learning_rate": 0.01,
+    "batch_size": 2000,
+    "num_epochs": 2,
+    "model": "models/net",
+    "log_verbosity": 4,
+}
+
+time_dim = nn.SpatialDim("time")
+feature_dim = nn.FeatureDim("features", 9)
+label_dim = nn.FeatureDim("labels", 2)
+extern_data = {
+    "data": nn.Tensor("data", [nn.batch_dim, time_dim, feature_dim], "float32"),
+    "classes": nn.Tensor("classes", [nn.batch_dim, time_dim], "int32", sparse_dim=label_dim),
+}
+
+
+class Tagger(nn.Module):
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.hidden = nn.Linear(feature_dim, nn.FeatureDim("hidden", hidden))
+        self.output = nn.Linear(self.hidden.out_dim, label_dim)
+
+    def __call__(self, source):
+        return self.output(nn.relu(self.hidden(source)))
+
+
+def make_model(hidden: int = 5) -> Tagger:
+    return Tagger(hidden)
+
+
+def train_step(*, model, extern_data, **_):
+    nn.cross_entropy(model(extern_data["data"]), extern_data["classes"]).mark_as_loss("ce")
+
+
+def run_returnn(folder: Path, *, without_package: bool) -> str:
+    """RETURNN's log; without our package where that is asked for"""
+    hide = "sys.modules['returnn_common'] = None;" if without_package else ""
+    program = f"import sys, runpy; {hide} sys.argv = ['returnn', 'x.config']; runpy.run_module('returnn', run_name='__main__')"
+    env = {
+        **os.environ,
+        "PYTHONPATH": "" if without_package else os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout + done.stderr
+
+
+def test_config_trains_without_this_package(tmp_path):
+    lowered = nn.lower(make_model(), train_step, extern_data)
+    (tmp_path / "x.config").write_text(lowered.config_text(**SETTINGS))
+    log = run_returnn(tmp_path, without_package=True)
+    assert (tmp_path / "models" / "net.002.index").exists()
+    assert "epoch 2" in log and "ce" in log
+    assert "reinit" not in log.lower()
+
+
+def test_torch_config_trains(tmp_path):
+    (tmp_path / "my_tagger.py").write_text(Path(__file__).read_text())
+    program = (
+        "import functools, my_tagger as m; from returnn_common import nn;"
+        "open('x.config', 'w').write(nn.torch_config(functools.partial(m.make_model, hidden=3),"
+        " m.train_step, m.extern_data, **m.SETTINGS))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, check=True)
+    text = (tmp_path / "x.config").read_text()
+    assert "_make_model(hidden=3)" in text and "from my_tagger import feature_dim" in text
+    log = run_returnn(tmp_path, without_package=False)
+    assert (tmp_path / "models" / "net.002.pt").exists(), log[-2000:]
+
+
+@pytest.mark.parametrize(
+    "get_model, message",
+    [
+        (lambda: None, "is a lambda"),
+        (functools.partial(lambda x: None, 1), "is a lambda"),
+        (Tagger(2).__call__, "no function of a module"),
+    ],
+)
+def test_torch_config_refuses_what_cannot_be_imported(get_model, message):
+    with pytest.raises(ValueError, match=message):
+        nn.torch_config(get_model, train_step, extern_data)
+
+
+def test_torch_config_refuses_closures():
+    def inner():
+        return make_model()
+
+    with pytest.raises(ValueError, match="'test_torch_config_refuses_closures.<locals>.inner'"):
+        nn.torch_config(inner, train_step, extern_data)
+
+
+def lowered_conformer(num_layers: int):
+    model = make_conformer(9, 8, num_layers=num_layers, num_heads=2)
+
+    def step(*, model, extern_data, **_):
+        out, _ = model(extern_data["data"], in_spatial_dim=time_dim)
+        nn.reduce_mean(nn.square(out), axis=model.out_dim).mark_as_loss("loss")
+
+    data = {"data": nn.Tensor("data", [nn.batch_dim, time_dim, model.in_dim], "float32")}
+    return nn.lower(model, step, data)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_24_layers_at_the_default_recursion_limit():
+    assert sys.getrecursionlimit() == 1000
+    with testing.layers_session(lowered_conformer(24)) as (net, _):
+        assert len(net.layers) > 24 * 30
+
+
+def test_flat_and_recursive_construction_give_the_same_graph():
+    lowered = lowered_conformer(1)
+    graphs = []
+    limit = sys.getrecursionlimit()
+    for flat in (True, False):
+        try:
+            sys.setrecursionlimit(limit if flat else 10**5)
+            with testing.layers_session(lowered, flat=flat) as (_, session):
+                ops = session.graph.get_operations()
+                graphs.append(
+                    sorted((op.name, op.type, tuple(i.name for i in op.inputs)) for op in ops)
+                )
+        finally:
+            sys.setrecursionlimit(limit)
+    assert graphs[0] == graphs[1]
