@@ -28,15 +28,22 @@ class ConfigFunction:
         return self.name
 
 
-def out_type(dims: Sequence[Dim], *, feature_dim: Dim | None = None) -> dict[str, Any]:
-    """the result of an eval layer; in RETURNN's older form (``dim_tags``), which its loss layers want"""
-    feature = list(dims).index(feature_dim) if feature_dim is not None else None
+def out_type(
+    dims: Sequence[Dim], *, feature_dim: Dim | None = None, dtype: str = "float32"
+) -> dict[str, Any]:
+    """
+    The result of an eval layer, in RETURNN's older form (``dim_tags``), which its loss layers want.
+
+    That form has a time axis: the first dynamic dim, since RETURNN would else take the next dim
+    that some later layer adds.
+    """
+    dynamic = [i for i, dim in enumerate(dims) if dim.is_dynamic() and not dim.is_batch_dim()]
     return {
         "dim_tags": list(dims),
-        "dtype": "float32",
+        "dtype": dtype,
         "sparse_dim": None,
-        "feature_dim_axis": feature,
-        "time_dim_axis": None,
+        "feature_dim_axis": None if feature_dim is None else list(dims).index(feature_dim),
+        "time_dim_axis": dynamic[0] if dynamic else None,
     }
 
 

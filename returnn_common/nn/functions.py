@@ -161,7 +161,7 @@ def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Te
         out_dim,
         *(dim for dim in source.dims if dim not in (batch_dim, spatial_dim)),
     ]
-    kind = {**out_type(dims), "dtype": source.dtype, "sparse_dim": source.sparse_dim}
+    kind = {**out_type(dims, dtype=source.dtype), "sparse_dim": source.sparse_dim}
     out = layer(
         "eval",
         {
