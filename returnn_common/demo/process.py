@@ -20,6 +20,7 @@ _STEP = re.compile(
     r"(?:train epoch (?P<tf_epoch>\d+)|ep (?P<torch_epoch>\d+) train), step (?P<step>\d+), "
     r".*?ctc (?P<loss>[\w.+-]+).*?complete (?P<complete>[\d.]+)%"
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
 
 
 class Step(NamedTuple):
@@ -74,8 +75,9 @@ def run_returnn(config: Path, *, log: Path, on_line: Callable[[str], None]) -> N
         process.kill()
         process.wait()
     if code:
+        said = _COLOUR.sub("", "".join(last_lines))
         raise ChildProcessError(
-            f"RETURNN failed (exit code {code}) with {config}: {' '.join(last_lines)}\nSee {log}"
+            f"RETURNN failed (exit code {code}) with {config}: {said}\nAll that it said is in {log}"
         )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from .process import parse_step
 
-# "dev: score 1.2 error None" (TensorFlow), "dev: ctc 1.2" (torch), behind the steps of an epoch
-_DEV = re.compile(r"dev: (?:score|ctc) (?P<loss>\w[\w.+-]*)")
+# "dev: score 1.2 error None" (TensorFlow), "Epoch 3 evaluation: dev: 1.2" (torch), behind the steps of an epoch
+_DEV = re.compile(r"dev: (?:score |ctc )?(?P<loss>nan|inf|\d[\w.+-]*)")
 
 
 @contextmanager
