@@ -46,6 +46,24 @@ class Program:
                 stack.append(source)
         self.live = list(order.values())
 
+    def in_order(self) -> list[Node]:
+        """the live nodes of each region in the order of their creation: what is read comes first"""
+        live = {id(node): node for node in self.live}
+        regions = dict.fromkeys(node.region for node in self.live if node.region is not None)
+        return [node for region in regions for node in region.nodes if id(node) in live]
+
+    def take_over(self, source: Node, node: Node) -> None:
+        """``node`` now reads what ``source`` read, of which it was the only user"""
+        for read in _reads(source):
+            users = [user for user in self.uses[id(read)] if user is not source and user is not node]
+            self.uses[id(read)] = [*users, node]
+
+    def move_user(self, user: Node, old: Node, new: Node) -> None:
+        """``user`` reads ``new`` instead of ``old``"""
+        user.opts = _with_source(user.opts, old, new)
+        self.uses[id(old)] = [other for other in self.uses[id(old)] if other is not user]
+        self.uses.setdefault(id(new), []).append(user)
+
     def parameter(self, value: Any) -> rf.Parameter | None:
         """the model's parameter that this tensor is, if it is one"""
         if not isinstance(value, Tensor) or id(value.raw_tensor) not in self.parameters:
@@ -113,10 +131,11 @@ def run(program: Program) -> None:
 
 def _simplify_sizes(program: Program) -> None:
     """the size of a dim made by dim math is read off a tensor that has the dim: one ``length`` layer"""
+    live = {id(node) for node in program.live}
     for dim, size in program.sizes:
         node = size.raw_tensor
         sources = program.dim_sources.get(dim.get_same_base(), [])
-        if node.cls == "length" or not any(node is live for live in program.live) or not sources:
+        if node.cls == "length" or id(node) not in live or not sources:
             continue
         source = sources[0]
         fits = source.raw_tensor.region is program.root and node.region is program.root
@@ -134,32 +153,22 @@ def _simplify_sizes(program: Program) -> None:
 
 def _fuse_arithmetic(program: Program) -> None:
     """an expression used once, by another expression of the same dtype, becomes part of it"""
-    changed = True
-    while changed:
-        changed = False
-        for node in program.live:
-            if node.cls == "expr" and _inline_operands(program, node):
-                changed = True
-                program.refresh()
+    for node in program.in_order():  # operands first, so that each is complete when it is taken over
+        if node.cls == "expr":
+            kind, *operands = node.opts["expr"]
+            node.opts["expr"] = (kind, *(_inlined(program, node, operand) for operand in operands))
 
 
-def _inline_operands(program: Program, node: Node) -> bool:
-    def inline(operand: Any) -> Any:
-        if isinstance(operand, tuple):
-            return (operand[0], *(inline(item) for item in operand[1:]))
-        if not isinstance(operand, Tensor):
-            return operand
-        source = operand.raw_tensor
-        fits = isinstance(source, Node) and source.cls == "expr" and source.dtype == node.dtype
-        if not fits or not program.is_only_use(source, node) or _is_bias_add(program, source):
-            return operand
-        if not set(source.dims) <= set(node.dims) or _count(node.opts["expr"]) > 8:
-            return operand
-        return source.opts["expr"]
-
-    before = node.opts["expr"]
-    node.opts["expr"] = (before[0], *(inline(operand) for operand in before[1:]))
-    return node.opts["expr"] is not before and _count(node.opts["expr"]) != _count(before)
+def _inlined(program: Program, node: Node, operand: Any) -> Any:
+    source = operand.raw_tensor if isinstance(operand, Tensor) else None
+    if not isinstance(source, Node) or source.cls != "expr" or source.dtype != node.dtype:
+        return operand
+    if not program.is_only_use(source, node) or _is_bias_add(program, source):
+        return operand
+    if not set(source.dims) <= set(node.dims) or _count(node.opts["expr"]) > 8:
+        return operand
+    program.take_over(source, node)
+    return source.opts["expr"]
 
 
 def _count(expr: Any) -> int:
@@ -322,23 +331,15 @@ def _with_source(value: Any, old: Node, new: Node) -> Any:
 def _fuse_activation(program: Program) -> None:
     """an activation that directly follows a linear layer or a convolution is its option"""
     for node in program.live:
-        if (
-            node.cls != "activation"
-            or "opts" in node.opts
-            or not isinstance(node.opts["from"], Tensor)
-        ):
+        if node.cls != "activation" or "opts" in node.opts:
             continue
         source = node.opts["from"].raw_tensor
-        fits = (
-            source.cls in ("linear", "conv")
-            and not source.opts.get("activation")
-            and source.dtype == node.dtype
-        )
-        for user in program.uses.get(id(source), []) if fits else ():
+        if source.cls not in ("linear", "conv") or source.opts.get("activation"):
+            continue
+        for user in list(program.uses[id(source)]):
             if user.cls in _READ_DIMS_ONLY:
-                user.opts = _with_source(user.opts, source, node)
-        program.refresh()
-        if fits and program.is_only_use(source, node):
+                program.move_user(user, source, node)
+        if source.dtype == node.dtype and program.is_only_use(source, node):
             activation = node.opts["activation"]
             node.cls, node.hint, node.module = source.cls, source.hint, source.module
             node.opts = {**source.opts, "activation": activation}
