@@ -107,6 +107,12 @@ def _valid(shape: tuple[int, ...], lengths: Any) -> numpy.ndarray:
     return mask
 
 
+def _raw_size(dim: Any) -> Any:
+    """the lengths of a dynamic dim as a tensor of its framework; None for all others"""
+    size = _returnn.size_of(dim) if dim.is_dynamic() and not dim.is_batch_dim() else None
+    return None if size is None else size.raw_tensor
+
+
 # --- layers
 
 
@@ -177,36 +183,29 @@ def feed_dict(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
         feed[tensor.placeholder] = data[name]
         for axis, dim in enumerate(tensor.dims):
             if dim.is_dynamic() and not dim.is_batch_dim():
-                feed[dim.dyn_size] = data[f"{name}:size{axis}"]
-    feed[net.extern_data.get_batch_info().dim] = len(next(iter(data.values())))
+                feed[_raw_size(dim)] = data[f"{name}:size{axis}"]
+    feed[_returnn.batch_size_of_net(net)] = len(next(iter(data.values())))
     return feed
 
 
 def _fetched(net: Any, task: str) -> dict[str, Any]:
     if task == "train":
-        losses, _, _ = net.get_losses_initialized(with_total=False)
-        return {holder.name: _Scalar(holder) for holder in losses.values()}
+        return {name: _Scalar(loss) for name, loss in _returnn.losses_of_net(net).items()}
     return {layer.name: layer.output for layer in net.get_output_layers()}
 
 
 class _Scalar:
     """a loss, summed over all frames"""
 
-    def __init__(self, holder: Any):
-        self.placeholder = (
-            holder.get_loss_value()
-            if holder.get_loss_value() is not None
-            else holder.get_error_value()
-        )
+    def __init__(self, placeholder: Any):
+        self.placeholder = placeholder
         self.dims = ()
 
 
 def _fetch(
     session: Any, tensor: Any, feed: dict[Any, Any]
 ) -> tuple[numpy.ndarray, list[numpy.ndarray | None]]:
-    sizes = [
-        dim.dyn_size if dim.is_dynamic() and not dim.is_batch_dim() else None for dim in tensor.dims
-    ]
+    sizes = [_raw_size(dim) for dim in tensor.dims]
     wanted = [size for size in sizes if size is not None]
     value, *got = session.run([tensor.placeholder, *wanted], feed_dict=feed)
     rest = iter(got)
@@ -294,18 +293,15 @@ def _torch_data(extern_data: Mapping[str, Any], data: Mapping[str, numpy.ndarray
     from returnn.tensor import Tensor, TensorDict, batch_dim
 
     tensors = TensorDict()
-    batch_dim.dyn_size_ext = Tensor("batch", dims=(), dtype="int32")
-    batch_dim.dyn_size_ext.raw_tensor = torch.tensor(
-        len(next(iter(data.values()))), dtype=torch.int32
-    )
+    batch_size = torch.tensor(len(next(iter(data.values()))), dtype=torch.int32)
+    _returnn.set_size(batch_dim, Tensor("batch", (), "int32", raw_tensor=batch_size))
     for name, template in extern_data.items():
         tensor = with_feature_dim(template.copy_template())
         for axis, dim in enumerate(tensor.dims):
             if dim.is_dynamic() and not dim.is_batch_dim():
-                dim.dyn_size_ext = Tensor(f"{dim.name}_size", dims=[batch_dim], dtype="int32")
-                dim.dyn_size_ext.raw_tensor = torch.tensor(
-                    data[f"{name}:size{axis}"], dtype=torch.int32
-                )
+                lengths = torch.tensor(data[f"{name}:size{axis}"], dtype=torch.int32)
+                size = Tensor(f"{dim.name}_size", [batch_dim], "int32", raw_tensor=lengths)
+                _returnn.set_size(dim, size)
         tensor.raw_tensor = torch.tensor(data[name])
         tensors.data[name] = tensor
     return tensors
@@ -319,11 +315,8 @@ def _torch_result(ctx: Any, task: str) -> Result:
         return result
     for name, tensor in ctx.outputs.data.items():
         result.values[name] = tensor.raw_tensor.detach().numpy()
-        sizes = [
-            dim.dyn_size_ext if dim.is_dynamic() and not dim.is_batch_dim() else None
-            for dim in tensor.dims
-        ]
-        result.lengths[name] = [None if size is None else size.raw_tensor.numpy() for size in sizes]
+        sizes = [_raw_size(dim) for dim in tensor.dims]
+        result.lengths[name] = [None if size is None else size.numpy() for size in sizes]
     return result
 
 

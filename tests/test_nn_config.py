@@ -56,7 +56,10 @@ def train_step(*, model, extern_data, **_):
 def run_returnn(folder: Path, *, without_package: bool) -> str:
     """RETURNN's log; without our package where that is asked for"""
     hide = "sys.modules['returnn_common'] = None;" if without_package else ""
-    program = f"import sys, runpy; {hide} sys.argv = ['returnn', 'x.config']; runpy.run_module('returnn', run_name='__main__')"
+    program = (
+        f"import sys, runpy; {hide} sys.argv = ['returnn', 'x.config'];"
+        "runpy.run_module('returnn', run_name='__main__')"
+    )
     env = {
         **os.environ,
         "PYTHONPATH": "" if without_package else os.pathsep.join((str(ROOT), str(ROOT / "tests"))),

@@ -15,7 +15,9 @@ from ._formulas import ConfigFunction
 from ._graph import Node, Region, walk
 from ._passes import Program
 
-_RESERVED = {"data"}  # "output" is reserved in the nets of loops and branches, where it is a node's fixed name
+_RESERVED = {
+    "data"
+}  # "output" is reserved in the nets of loops and branches, where it is a node's fixed name
 _INITIAL_OPTION = {
     ("linear", "W"): "forward_weights_init",
     ("linear", "b"): "bias_init",

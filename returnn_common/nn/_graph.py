@@ -16,6 +16,8 @@ from typing import Any
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
+from ._returnn import base_of
+
 _NO_VALUE = (
     "{tensor} is a template without a value. Modules are called in a step function, which nn.lower runs, "
     "on the tensors that it gets as extern_data."
@@ -206,8 +208,8 @@ def add_node(
     tensor.raw_tensor = node
     node.tensor = tensor
     for dim in node.dims:
-        if dim.is_dynamic() and dim.get_same_base() not in graph.dims:
-            graph.dims[dim.get_same_base()] = [tensor]
+        if dim.is_dynamic() and base_of(dim) not in graph.dims:
+            graph.dims[base_of(dim)] = [tensor]
     return tensor
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from returnn.tensor import Dim, Tensor
 
+from ._returnn import special_dim
+
 
 def FeatureDim(name: str, size: int) -> Dim:
     """a feature dim of a fixed size"""
@@ -18,8 +20,8 @@ def SpatialDim(name: str, size: int | None = None) -> Dim:
 
 
 #: Stand for the feature dim, or the one dynamic spatial dim, of the tensor that an operation works on.
-any_feature_dim = Dim(None, name="any_feature", kind=Dim.Types.Feature, special=True)
-any_spatial_dim = Dim(None, name="any_spatial", kind=Dim.Types.Spatial, special=True)
+any_feature_dim = special_dim("any_feature", Dim.Types.Feature)
+any_spatial_dim = special_dim("any_spatial", Dim.Types.Spatial)
 
 
 def resolve_dim(source: Tensor, dim: Dim) -> Dim:

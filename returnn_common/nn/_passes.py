@@ -14,6 +14,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from ._graph import Graph, Node, Region, walk
+from ._returnn import base_of, operation_of, size_of
 
 
 class Program:
@@ -24,7 +25,7 @@ class Program:
     ):
         self.root = graph.root
         self.dim_sources = graph.dims
-        self.sizes = [(dim, dim.dyn_size_ext) for dim in graph.dims if _has_size_node(dim)]
+        self.sizes = [(dim, size_of(dim)) for dim in graph.dims if _has_size_node(dim)]
         self.roots = [tensor.raw_tensor for tensor in roots]
         self.parameters = parameters  # id(node) -> (path, parameter)
         self.live: list[Node] = []
@@ -55,7 +56,9 @@ class Program:
     def take_over(self, source: Node, node: Node) -> None:
         """``node`` now reads what ``source`` read, of which it was the only user"""
         for read in _reads(source):
-            users = [user for user in self.uses[id(read)] if user is not source and user is not node]
+            users = [
+                user for user in self.uses[id(read)] if user is not source and user is not node
+            ]
             self.uses[id(read)] = [*users, node]
 
     def move_user(self, user: Node, old: Node, new: Node) -> None:
@@ -95,8 +98,8 @@ class Program:
 
 
 def _has_size_node(dim: Dim) -> bool:
-    size = dim.dyn_size_ext
-    return size is not None and isinstance(size.raw_tensor, Node) and bool(dim.derived_from_op)
+    size = size_of(dim)
+    return size is not None and isinstance(size.raw_tensor, Node) and bool(operation_of(dim))
 
 
 def _reads(node: Node) -> list[Node]:
@@ -134,7 +137,7 @@ def _simplify_sizes(program: Program) -> None:
     live = {id(node) for node in program.live}
     for dim, size in program.sizes:
         node = size.raw_tensor
-        sources = program.dim_sources.get(dim.get_same_base(), [])
+        sources = program.dim_sources.get(base_of(dim), [])
         if node.cls == "length" or id(node) not in live or not sources:
             continue
         source = sources[0]
@@ -153,7 +156,9 @@ def _simplify_sizes(program: Program) -> None:
 
 def _fuse_arithmetic(program: Program) -> None:
     """an expression used once, by another expression of the same dtype, becomes part of it"""
-    for node in program.in_order():  # operands first, so that each is complete when it is taken over
+    for (
+        node
+    ) in program.in_order():  # operands first, so that each is complete when it is taken over
         if node.cls == "expr":
             kind, *operands = node.opts["expr"]
             node.opts["expr"] = (kind, *(_inlined(program, node, operand) for operand in operands))
@@ -333,7 +338,7 @@ def _fuse_activation(program: Program) -> None:
     for node in program.live:
         if node.cls != "activation" or "opts" in node.opts:
             continue
-        source = node.opts["from"].raw_tensor
+        source: Node = node.opts["from"].raw_tensor
         if source.cls not in ("linear", "conv") or source.opts.get("activation"):
             continue
         for user in list(program.uses[id(source)]):

@@ -10,13 +10,18 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import returnn.frontend as rf
 import returnn.frontend.attention as _rf_attention
 import returnn.frontend.audio.mel as _rf_mel
 import returnn.frontend.run_ctx as _rf_run_ctx
-from returnn.frontend._backend import Backend, global_backend, register_backend_by_tensor_type
+from returnn.frontend._backend import (
+    Backend,
+    get_backend_by_raw_tensor_type,
+    global_backend,
+    register_backend_by_tensor_type,
+)
 from returnn.frontend.array_ import _masked_select_subset as masked_select_with_batch
 from returnn.tensor import Dim, Tensor, batch_dim
 from returnn.util.basic import BehaviorVersion
@@ -28,6 +33,16 @@ BEHAVIOR_VERSION = 31
 def register(raw_type: type, backend: type[Backend]) -> None:
     """RF finds the backend of a tensor by the type of its raw tensor."""
     register_backend_by_tensor_type(raw_type, backend)
+
+
+def backend_of(tensor: Tensor) -> type[Backend]:
+    """the backend that computes with this tensor: RF's table by raw type, see :func:`register`"""
+    return get_backend_by_raw_tensor_type(type(tensor.raw_tensor))
+
+
+def as_tensor(value: Any, backend: type[Backend], *, dtype: str | None = None) -> Tensor:
+    """``value`` as a tensor of ``backend``: RF's functions pass the backend on in the argument ``_backend``"""
+    return rf.convert_to_tensor(value, dtype=dtype, _backend=backend)
 
 
 def select_if_none(backend: type[Backend]) -> None:
@@ -138,12 +153,86 @@ def current_extern_data() -> dict[str, Tensor] | None:
     return _extern_data[-1].data if _extern_data else None
 
 
+# --- dims
+
+
+class DimOperation(NamedTuple):
+    """How dim math made a dim: RETURNN's name of the operation, and its operands."""
+
+    kind: str
+    inputs: tuple[Dim, ...]
+
+
+def base_of(dim: Dim) -> Dim:
+    """the one dim that stands for ``dim`` and all its copies: RETURNN's ``get_same_base`` follows its links"""
+    return dim.get_same_base()
+
+
+def operation_of(dim: Dim) -> DimOperation | None:
+    """what ``a + b``, ``a // 2``, ... left on the dim: ``derived_from_op`` with ``kind`` and ``inputs``"""
+    op = dim.derived_from_op
+    return DimOperation(op.kind, tuple(op.inputs)) if op else None
+
+
+def size_of(dim: Dim) -> Tensor | None:
+    """
+    The sizes of ``dim``, of any backend; None where nobody set them.
+
+    They live in ``dyn_size_ext``, which RETURNN's public getters take for known.
+    """
+    return dim.dyn_size_ext
+
+
+def set_size(dim: Dim, size: Tensor | None) -> None:
+    """give ``dim`` its sizes: RF makes them, the masks and sizes of dim math of ``dyn_size_ext``"""
+    dim.dyn_size_ext = size
+
+
+def special_dim(name: str, kind: Any) -> Dim:
+    """a dim that stands for another one: ``special`` ones are not taken for a dim of a tensor"""
+    return Dim(None, name=name, kind=kind, special=True)
+
+
+def is_special(dim: Dim) -> bool:
+    """whether :func:`special_dim`, or RETURNN for its own markers, made it: the attribute ``special``"""
+    return bool(dim.special)
+
+
 def reset_dims(dims: list[Dim]) -> None:
-    """forget sizes and masks that a trace left on dims, also on those made from them by dim math"""
+    """
+    Forget sizes and masks that a trace left on dims, also on those made from them by dim math.
+
+    ``reset_batch_and_raw`` forgets the raw tensors and the caches; the templates of the sizes stay and go here.
+    """
     for dim in dims:
         dim.reset_batch_and_raw()
         if dim.is_dynamic() or dim.is_batch_dim():
-            dim.dyn_size_ext = None
+            set_size(dim, None)
+
+
+# --- a constructed net
+
+
+def batch_size_of_net(net: Any) -> Any:
+    """the TensorFlow placeholder that a feed must fill besides data and lengths: the global batch's ``dim``"""
+    return net.extern_data.get_batch_info().dim
+
+
+def losses_of_net(net: Any) -> dict[str, Any]:
+    """
+    Each loss, or error, of a ``TFNetwork`` as a TensorFlow scalar, summed over all frames.
+
+    RETURNN's ``LossHolder`` has one value or the other.
+    """
+    holders, _, _ = net.get_losses_initialized(with_total=False)
+    values = {}
+    for holder in holders.values():
+        loss = holder.get_loss_value()
+        values[holder.name] = holder.get_error_value() if loss is None else loss
+    return values
+
+
+# --- modules whose globals RF's functions look up
 
 
 mel = _rf_mel  # ``log_mel_filterbank_from_raw`` calls ``mel_filterbank`` as a global of this module
@@ -152,15 +241,23 @@ attention = _rf_attention  # RelPosSelfAttention calls ``relative_positional_enc
 __all__ = [
     "BEHAVIOR_VERSION",
     "Backend",
+    "DimOperation",
     "Tensor",
+    "as_tensor",
     "attention",
+    "backend_of",
+    "base_of",
     "batch_dim",
+    "batch_size_of_net",
     "behavior_version",
     "current_extern_data",
     "extern_data_of_step",
     "global_backend",
+    "is_special",
+    "losses_of_net",
     "masked_select_with_batch",
     "mel",
+    "operation_of",
     "register",
     "replaced",
     "require_behavior_version",
@@ -168,5 +265,8 @@ __all__ = [
     "run_ctx",
     "select_if_none",
     "selected",
+    "set_size",
+    "size_of",
+    "special_dim",
     "wrap_once",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from returnn.tensor import Dim, Tensor, batch_dim
 
 from ._graph import Graph, layer
+from ._returnn import base_of, operation_of, set_size, size_of
 
 
 def union(*sources: Iterable[Dim]) -> list[Dim]:
@@ -56,25 +57,23 @@ def _sources_of(dim: Dim) -> list[Tensor]:
         return graph.dims.get(batch_dim, [])
     if dim.is_static():
         return []
-    base = dim.get_same_base()
+    base = base_of(dim)
     if base in graph.dims:
         return graph.dims[base]
-    if (
-        dim.dyn_size_ext is not None
-        and dim.dyn_size_ext.raw_tensor is not None
-        and not dim.derived_from_op
-    ):
+    size, operation = size_of(dim), operation_of(dim)
+    if size is not None and size.raw_tensor is not None and not operation:
         return [define_dim(dim)]
-    if dim.derived_from_op:
-        return dim_sources(dim.derived_from_op.inputs)
+    if operation:
+        return dim_sources(operation.inputs)
     raise ValueError(f"the size of {dim} is not known: no tensor has this dim yet")
 
 
 def define_dim(dim: Dim) -> Tensor:
     """a dim made of a length tensor (``Dim(lengths)``): the layer that declares it"""
     graph = Graph.current
-    size = dim.dyn_size_ext
-    graph.dims[dim.get_same_base()] = []  # ends the recursion: the range itself has the dim
+    size = size_of(dim)
+    assert size is not None
+    graph.dims[base_of(dim)] = []  # ends the recursion: the range itself has the dim
     out = layer(
         "range_from_length",
         {"from": size.copy(), "dtype": size.dtype, "out_spatial_dim": dim},
@@ -82,7 +81,7 @@ def define_dim(dim: Dim) -> Tensor:
         dtype=size.dtype,
         hint=dim.name or "range",
     )
-    graph.dims[dim.get_same_base()] = [out]
+    graph.dims[base_of(dim)] = [out]
     graph.touched.append(dim)
     return out
 
@@ -103,5 +102,5 @@ def give_size(dim: Dim, source: Tensor) -> None:
             hint=f"{dim.name}_size",
         )
     size.raw_tensor = node.raw_tensor
-    dim.dyn_size_ext = size
+    set_size(dim, size)
     graph.touched.append(dim)

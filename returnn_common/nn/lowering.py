@@ -84,7 +84,7 @@ class Lowered:
             raise ValueError(
                 f"config_text: {sorted(reserved)[0]!r} is set by the lowering, leave it out"
             )
-        nested = any(layer.get("class") in ("cond", "rec") for layer in _all_dicts(self._program))
+        nested = any(_has_net(layer) for layer in _all_dicts(self._program))
         return layers_config(
             network=self._program,
             extern_data=self._extern_data,
@@ -181,16 +181,14 @@ def _extern_tensors(extern_data: Any) -> TensorDict:
         data.data[name] = tensor
         for dim in tensor.dims:
             if dim.is_dynamic():
-                dim.dyn_size_ext = None
-                Graph.current.dims[dim.get_same_base()] = [placed]
+                _returnn.set_size(dim, None)
+                Graph.current.dims[_returnn.base_of(dim)] = [placed]
         Graph.current.dims.setdefault(batch_dim, [placed])
     for tensor in data.data.values():
         for dim in tensor.dims:
-            if (dim.is_dynamic() or dim.is_batch_dim()) and dim.dyn_size_ext is None:
-                give_size(
-                    dim,
-                    Graph.current.dims[batch_dim if dim.is_batch_dim() else dim.get_same_base()][0],
-                )
+            if (dim.is_dynamic() or dim.is_batch_dim()) and _returnn.size_of(dim) is None:
+                base = batch_dim if dim.is_batch_dim() else _returnn.base_of(dim)
+                give_size(dim, Graph.current.dims[base][0])
     return data
 
 
@@ -322,6 +320,11 @@ def extern_options(tensor: Tensor) -> dict[str, Any]:
     if not tensor.available_for_inference:
         options["available_for_inference"] = False
     return options
+
+
+def _has_net(layer: dict[str, Any]) -> bool:
+    """whether another net is inside; the unit of a rec layer may also be one of RETURNN's, by its name"""
+    return layer.get("class") == "cond" or isinstance(layer.get("unit"), dict)
 
 
 def _all_dicts(value: Any) -> Iterator[dict]:

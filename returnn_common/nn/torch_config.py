@@ -10,7 +10,7 @@ from typing import Any
 
 from returnn.tensor import Dim, Tensor
 
-from ._returnn import BEHAVIOR_VERSION
+from ._returnn import BEHAVIOR_VERSION, is_special
 from ._text import Dims, code
 from .lowering import TASKS, extern_options, with_feature_dim
 
@@ -138,7 +138,7 @@ def _module_dims(modules: list[str]) -> dict[str, tuple[str, Dim]]:
     found: dict[str, tuple[str, Dim]] = {}
     for module in dict.fromkeys(modules):
         for name, value in vars(sys.modules[module]).items():
-            if isinstance(value, Dim) and not value.is_batch_dim() and not value.special:
+            if isinstance(value, Dim) and not value.is_batch_dim() and not is_special(value):
                 found.setdefault(name, (module, value))
     return found
 
