@@ -116,7 +116,7 @@ def batch_norm(original: Callable, self: rf.BatchNorm, source: Tensor) -> Tensor
     masked = any(dim.need_masking() for dim in without(source.dims, self.in_dim))
     if masked and self.use_mask is not None:
         masked = self.use_mask
-    return source._raw_backend.batch_norm(
+    return _returnn.backend_of(source).batch_norm(
         source,
         in_dim=self.in_dim,
         running_mean=self.running_mean,
@@ -137,10 +137,9 @@ def copy_masked(
     if not is_traced(self) or not isinstance(mask_value, (int, float)):
         return original(self, mask_value, dims=dims, **kwargs)
     dims = self.dims if dims is None else [d if isinstance(d, Dim) else self.dims[d] for d in dims]
-    wanted = [
-        dim for dim in dims if dim.need_masking() and set(dim.dyn_size_ext.dims) <= set(self.dims)
-    ]
-    if any(not dim.dyn_size_ext.dims for dim in wanted):
+    sizes: dict[Dim, Any] = {d: _returnn.size_of(d) for d in dims if d.need_masking()}
+    wanted = {dim: size for dim, size in sizes.items() if set(size.dims) <= set(self.dims)}
+    if any(not size.dims for size in wanted.values()):
         return original(self, mask_value, dims=dims, **kwargs)
     out = self
     for dim in wanted:

@@ -25,7 +25,9 @@ class Program:
     ):
         self.root = graph.root
         self.dim_sources = graph.dims
-        self.sizes = [(dim, size_of(dim)) for dim in graph.dims if _has_size_node(dim)]
+        self.sizes: list[tuple[Dim, Any]] = [
+            (dim, size_of(dim)) for dim in graph.dims if _has_size_node(dim)
+        ]
         self.roots = [tensor.raw_tensor for tensor in roots]
         self.parameters = parameters  # id(node) -> (path, parameter)
         self.live: list[Node] = []

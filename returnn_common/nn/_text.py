@@ -13,7 +13,7 @@ from returnn.tensor import Dim, single_step_dim
 
 from ._config_functions import FUNCTIONS
 from ._formulas import ConfigFunction
-from ._returnn import BEHAVIOR_VERSION
+from ._returnn import BEHAVIOR_VERSION, base_of, operation_of
 
 _WIDTH = 110
 _METHODS = {
@@ -56,8 +56,9 @@ class Dims:
             return (
                 f"{self.ref(dim.copy(match_priority=0))}.copy(match_priority={dim.match_priority})"
             )
-        base = dim.get_same_base()
-        if base.derived_from_op and base.derived_from_op.kind == "constant":
+        base = base_of(dim)
+        operation = operation_of(base)
+        if operation and operation.kind == "constant":
             return str(base.dimension)
         if base not in self.names:
             value = self._definition(base, name=dim.name or base.name or "dim")
@@ -66,7 +67,7 @@ class Dims:
         return self.names[base]
 
     def _definition(self, dim: Dim, *, name: str) -> str:
-        op = dim.derived_from_op
+        op = operation_of(dim)
         if op:
             a, *rest = (self.ref(operand) for operand in op.inputs)
             if op.kind in _METHODS:
