@@ -148,8 +148,8 @@ def set_layer_parameters(
 ) -> None:
     """set the variables of ``net`` from values in RF's layout"""
     variables = {var.op.name: var for var in net.get_params_list()}
-    for path, variable in lowered.parameters.items():
-        variables[variable.name].load(numpy.transpose(values[path], variable.axes), session)
+    for name, value in lowered.to_tensorflow(values).items():
+        variables[name].load(value, session)
 
 
 def run_layers(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 from returnn_common import nn, testing
@@ -78,6 +79,33 @@ def test_config_trains_without_this_package(tmp_path):
     assert (tmp_path / "models" / "net.002.index").exists()
     assert "epoch 2" in log and "ce" in log
     assert "reinit" not in log.lower()
+
+
+def test_a_tensorflow_checkpoint_gives_the_same_on_torch(tmp_path):
+    """what RETURNN trained on layers, read by the rule of names, and evaluated on both backends"""
+    import tensorflow as tf
+
+    lowered = nn.lower(make_model(), train_step, extern_data)
+    (tmp_path / "x.config").write_text(lowered.config_text(**{**SETTINGS, "num_epochs": 1}))
+    run_returnn(tmp_path, without_package=True)
+    reader = tf.train.load_checkpoint(str(tmp_path / "models" / "net.001"))
+    variables = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    parameters = lowered.from_tensorflow(variables)
+    assert set(parameters) == {path for path, _ in make_model().named_parameters()}
+    assert all((variables[k] == v).all() for k, v in lowered.to_tensorflow(parameters).items())
+    rng = numpy.random.RandomState(1)
+    lengths = numpy.array([5, 3], dtype="int32")
+    data = {
+        "data": rng.normal(size=(2, 5, 9)).astype("float32"),
+        "classes": rng.randint(0, 2, (2, 5)).astype("int32"),
+        "data:size1": lengths,
+        "classes:size1": lengths,
+    }
+    layers = testing.run_layers(lowered, data, parameters=parameters)
+    torch = testing.run_torch(make_model, train_step, extern_data, data, parameters=parameters)
+    numpy.testing.assert_allclose(layers.values["ce"], torch.values["ce"], rtol=1e-5)
+    with pytest.raises(KeyError, match="the variables lack 'hidden/b'; near: hiden/b"):
+        lowered.from_tensorflow({"hiden/b": variables["hidden/b"]})
 
 
 def test_torch_config_trains(tmp_path):

@@ -8,12 +8,16 @@ The step runs once on tensors that are layers to be (:mod:`._backend`); what it 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import functools
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy
 import returnn.frontend as rf
-from returnn.tensor import Tensor, TensorDict, batch_dim
+from returnn.tensor import Dim, Tensor, TensorDict, batch_dim
 
 from . import _passes, _returnn
 from ._backend import LayersBackend
@@ -58,19 +62,57 @@ class Lowered:
 
     @property
     def network(self) -> dict[str, Any]:
-        """the net dict, as RETURNN reads it from the config"""
-        return self.config()["network"]
+        """the net dict, as RETURNN reads it from the config; the same object every time"""
+        return self._default_config["network"]
 
     @property
     def extern_data(self) -> dict[str, Any]:
         """the ``extern_data`` dict that goes with :attr:`network`: the dims are the same objects"""
-        return self.config()["extern_data"]
+        return self._default_config["extern_data"]
+
+    @functools.cached_property
+    def _default_config(self) -> dict[str, Any]:
+        return self.config()
 
     def config(self, **settings: Any) -> dict[str, Any]:
-        """the RETURNN config as a dict: what :meth:`config_text` defines, of the same dims and functions"""
+        """
+        The RETURNN config as a dict: what :meth:`config_text` defines, with dims of its own.
+
+        Like RETURNN itself it imports TensorFlow.
+        """
         namespace: dict[str, Any] = {}
         exec(compile(self.config_text(**settings), "<returnn_common config>", "exec"), namespace)
-        return {key: value for key, value in namespace.items() if not key.startswith("__")}
+        helpers = (types.ModuleType, types.FunctionType, type, Dim)
+        return {
+            key: value
+            for key, value in namespace.items()
+            if not key.startswith("__") and not isinstance(value, helpers)
+        }
+
+    def to_tensorflow(self, parameters: Mapping[str, numpy.ndarray]) -> dict[str, numpy.ndarray]:
+        """
+        The TensorFlow variables by name that hold these parameters (by path, in the model's layout).
+
+        Raises KeyError where a parameter of the model is missing.
+        """
+        return {
+            variable.name: numpy.transpose(_named(parameters, path, "parameters"), variable.axes)
+            for path, variable in self.parameters.items()
+        }
+
+    def from_tensorflow(self, variables: Mapping[str, numpy.ndarray]) -> dict[str, numpy.ndarray]:
+        """
+        The parameters by path, in the layout of the model and of torch, from TensorFlow variables by
+        name, e.g. of a checkpoint. Others, like those of an optimizer, are left out.
+
+        Raises KeyError where a variable is missing.
+        """
+        return {
+            path: numpy.transpose(
+                _named(variables, variable.name, "variables"), numpy.argsort(variable.axes)
+            )
+            for path, variable in self.parameters.items()
+        }
 
     def config_text(self, **settings: Any) -> str:
         """
@@ -92,6 +134,14 @@ class Lowered:
             functions=self._functions,
             nested=nested,
         )
+
+
+def _named(values: Mapping[str, numpy.ndarray], name: str, what: str) -> numpy.ndarray:
+    if name not in values:
+        near = difflib.get_close_matches(name, list(values), n=3)
+        hint = f"; near: {', '.join(near)}" if near else ""
+        raise KeyError(f"the {what} lack {name!r}{hint}")
+    return values[name]
 
 
 def lower(
