@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -315,10 +316,7 @@ def _axes(cls: str, role: str, tensor: Tensor) -> tuple[int, ...]:
 
 
 def _clean(text: str) -> str:
-    return (
-        "".join(char if char.isalnum() or char == "_" else "_" for char in text).strip("_")
-        or "layer"
-    )
+    return re.sub(r"[^a-zA-Z0-9]+", "_", text).strip("_") or "layer"
 
 
 def _unique(name: str, taken: set[str]) -> str:

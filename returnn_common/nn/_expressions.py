@@ -75,7 +75,8 @@ def layer_options(expr: tuple) -> dict[str, Any]:
         return {"class": "activation", "activation": expr[0], "from": sources}
     if flat is not None and len(flat) == len(sources):
         return {"class": "combine", "kind": expr[0], "from": flat, **extra}
-    return {"class": "eval", "from": sources, "eval": _code(expr, sources), **extra}
+    source = sources if len(sources) > 1 else sources[0]
+    return {"class": "eval", "from": source, "eval": _code(expr, sources), **extra}
 
 
 def _needs_broadcast(sources: Sequence[Tensor]) -> bool:

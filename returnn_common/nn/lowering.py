@@ -220,26 +220,28 @@ def _extern_tensors(extern_data: Any) -> TensorDict:
         dict(extern_data.data if isinstance(extern_data, TensorDict) else extern_data),
         auto_convert=True,
     )
-    data = TensorDict()
-    for name, template in templates.data.items():
-        tensor = with_feature_dim(template.copy_template(name=name))
-        node = Node("data", {}, dims=tensor.dims, dtype=tensor.dtype)
-        node.name, node.hint = name, name
-        placed = add_node(node)
-        tensor.raw_tensor = node
-        node.tensor = tensor
-        data.data[name] = tensor
-        for dim in tensor.dims:
+    for template in templates.data.values():
+        for dim in template.dims:
             if dim.is_dynamic():
                 _returnn.set_size(dim, None)
-                Graph.current.dims[_returnn.base_of(dim)] = [placed]
-        Graph.current.dims.setdefault(batch_dim, [placed])
-    for tensor in data.data.values():
-        for dim in tensor.dims:
-            if (dim.is_dynamic() or dim.is_batch_dim()) and _returnn.size_of(dim) is None:
-                base = batch_dim if dim.is_batch_dim() else _returnn.base_of(dim)
-                give_size(dim, Graph.current.dims[base][0])
+    data = TensorDict()
+    data.data = {name: _extern_tensor(name, tensor) for name, tensor in templates.data.items()}
+    for dim, sources in list(Graph.current.dims.items()):
+        if _returnn.size_of(dim) is None:
+            give_size(dim, sources[0])
     return data
+
+
+def _extern_tensor(name: str, template: Tensor) -> Tensor:
+    tensor = with_feature_dim(template.copy_template(name=name))
+    node = Node("data", {}, dims=tensor.dims, dtype=tensor.dtype)
+    node.name, node.hint = name, name
+    placed = add_node(node)
+    if tensor.have_batch_axis():
+        Graph.current.dims.setdefault(batch_dim, [placed])
+    tensor.raw_tensor = node
+    node.tensor = tensor
+    return tensor
 
 
 def with_feature_dim(tensor: Tensor) -> Tensor:
