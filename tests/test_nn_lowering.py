@@ -312,6 +312,40 @@ def test_convolution_is_one_layer_and_maps_its_filter(dims):
     testing.assert_backends_agree(Conv, step, dims.data, batch())
 
 
+@pytest.mark.parametrize("axis, num_masks", [(None, 8 * 50), ("feat", 1)])
+@pytest.mark.parametrize("fused", [False, True])
+def test_dropout_shares_its_mask_as_asked(dims, axis, num_masks, fused):
+    """every frame draws for itself without ``axis``; alone or as an option of the next layer"""
+    out = nn.FeatureDim("out", FEAT)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(dims.feat, out, with_bias=False)
+            self.linear.weight.initial = numpy.eye(FEAT, dtype="float32")
+
+        def __call__(self, x):
+            x = nn.dropout(x, 0.5, axis=dims.feat if axis else None)
+            return self.linear(x) if fused else nn.replace_dim(x, in_dim=dims.feat, out_dim=out)[0]
+
+    def step(*, model, extern_data, **_):
+        y = model(extern_data["data"])
+        y.mark_as_loss("probe")  # so that the net has a loss
+
+    lowered = nn.lower(Model(), step, dims.data)
+    data = batch((50,) * 8)
+    data["data"][:] = 1.0
+    with testing.layers_session(lowered, train=True) as (net, session):
+        name = "linear" if fused else "dropout"
+        assert lowered.network[name]["dropout"] == 0.5
+        output = net.layers[name].output.placeholder
+        values = session.run(output, feed_dict=testing.feed_dict(net, data))
+    assert set(numpy.unique(values)) == {0.0, 2.0}
+    masks = {tuple(frame) for frame in values.reshape(-1, FEAT)}
+    assert len(masks) == 1 if num_masks == 1 else len(masks) > 0.5 * 2**FEAT
+    assert abs(values.mean() - 1.0) < 0.1 or num_masks == 1
+
+
 @pytest.mark.parametrize("use_mask", [True, False])
 def test_batch_norm(dims, use_mask):
     class Norm(nn.Module):

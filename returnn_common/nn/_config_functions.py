@@ -21,10 +21,11 @@ def distance_encoding(source, self, **_):
     return tf.sin(tf.concat([angle, angle + math.pi / 2], axis=-1))
 ''',
     "rel_pos_scores": '''
-def rel_pos_scores(source, self, **_):
+def rel_pos_scores(source, self, split=(), **_):
     """
     Attention scores with relative positions (https://arxiv.org/abs/1901.02860, section 3.3), not yet scaled:
     (q + u) k for all pairs, plus (q + v) p for all distances, where row i is shifted to start at distance -i.
+    The encoding p of the distances comes per head, or all in one, to be split into the dims ``split``.
     """
     import tensorflow as tf
 
@@ -39,10 +40,12 @@ def rel_pos_scores(source, self, **_):
 
     q_u, q_v = (with_bias(bias) for bias in biases) if biases else (q.placeholder, q.placeholder)
     *outer, query_dim, key_dim = self.output.dims
-    (distance_dim,) = set(p.dims) - set(q.dims)
+    p_dims = [p.dims[0], *split] if split else list(p.dims)
+    p = tf.reshape(p.placeholder, [-1, *(dim.dimension for dim in split)]) if split else p.placeholder
+    (distance_dim,) = set(p_dims) - set(q.dims)
     content = tf.einsum(f"{axes(q.dims)},{axes(k.dims)}->{axes(self.output.dims)}", q_u, k.placeholder)
     to = axes([*outer, query_dim, distance_dim])
-    position = tf.einsum(f"{axes(q.dims)},{axes(p.dims)}->{to}", q_v, p.placeholder)
+    position = tf.einsum(f"{axes(q.dims)},{axes(p_dims)}->{to}", q_v, p)
     *sizes, num_queries, num_keys = tf.unstack(tf.shape(content))
     num_distances = num_queries + num_keys - 1
     none = [0] * len(outer)
@@ -134,5 +137,39 @@ def select_frames(source, self, **_):
     frames = x.copy_compatible_to_dims_raw([batch_dim, time_dim, *rest])
     kept = tf.ragged.boolean_mask(frames, mask.copy_compatible_to_dims_raw([batch_dim, time_dim]))
     return kept.to_tensor(shape=[None, None, *(dim.dimension for dim in rest)])[:, : tf.shape(index.placeholder)[0]]
+''',
+    "lstm_unit": '''
+def lstm_unit():
+    """RETURNN's own kernel on a GPU; on a CPU, where a compiler would be needed for that, pure TensorFlow"""
+    import tensorflow as tf
+
+    return "NativeLSTM2" if tf.config.list_physical_devices("GPU") else "StandardLSTM"
+''',
+    "lstm_state": '''
+def lstm_state(source, self, key, **_):
+    """the last state (h or c) of an LSTM with further dims, which the rec layer has merged into the batch"""
+    import tensorflow as tf
+
+    output = source(0, as_data=True, auto_convert=False).placeholder
+    return tf.reshape(self.sources[0].get_last_hidden_state(key=key), tf.shape(output)[1:])
+''',
+    "lstm_parameter": '''
+def lstm_parameter(base_layer, name, shape, **_):
+    """
+    A parameter of RETURNN's LSTM units made of those in the map of reuse_params, whose gates are i, f, g, o.
+    NativeLSTM2 has W [in, 4*out], W_re [out, 4*out] and b, gates g, i, f, o;
+    StandardLSTM has kernel [in+out, 4*out] and bias, gates i, g, f, o.
+    """
+    import tensorflow as tf
+
+    given = {key: reuse.layer_output.output for key, reuse in base_layer.reuse_params.param_map.items()}
+    name = name.rpartition("/")[-1]
+    parts = {"W": ["ff_weight"], "W_re": ["rec_weight"], "kernel": ["ff_weight", "rec_weight"]}.get(name, ["bias"])
+    if parts[0] not in given:
+        return tf.zeros(shape)
+    gates_first = tf.concat([given[part].placeholder for part in parts], axis=-1)
+    i, f, g, o = tf.split(gates_first, 4, axis=0)
+    gates = [i, g, f, o] if name in ("kernel", "bias") else [g, i, f, o]
+    return tf.transpose(tf.concat(gates, axis=0))
 ''',
 }

@@ -28,6 +28,13 @@ class ConfigFunction:
         return self.name
 
 
+class ConfigCall(ConfigFunction):
+    """What such a function gives, called without arguments where the config is loaded."""
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
+
+
 def out_type(
     dims: Sequence[Dim], *, feature_dim: Dim | None = None, dtype: str = "float32"
 ) -> dict[str, Any]:
@@ -77,6 +84,8 @@ def dropout(
         if missing:
             raise ValueError(f"dropout axis {missing[0]} is not among the dims {list(source.dims)}")
         options["dropout_axis"] = axes[0] if len(axes) == 1 else axes
+    else:  # the layer's own default shares the mask over batch and time
+        options["dropout_noise_shape"] = {"*": None}
     if on_forward:
         options["dropout_on_forward"] = True
     return layer(
@@ -282,11 +291,13 @@ def rel_pos_self_attention(
         )
     outer = without(query.dims, [query_spatial_dim, qk_feat_dim])
     dims = [*outer, query_spatial_dim, kv_spatial_dim]
+    positions, options = _before_split(pos_emb, pos_emb_spatial_dim)
     scores = layer(
         "eval",
         {
-            "from": [query, key, pos_emb, *biases],
+            "from": [query, key, positions, *biases],
             "eval": ConfigFunction("rel_pos_scores"),
+            **options,
             "out_type": out_type(dims),
         },
         dims=dims,
@@ -301,6 +312,15 @@ def rel_pos_self_attention(
         dropout_axis=kv_spatial_dim if att_dropout_broadcast else None,
         dims=(query_spatial_dim, kv_spatial_dim, v_feat_dim),
     )
+
+
+def _before_split(pos_emb: Tensor, distance_dim: Dim) -> tuple[Tensor, dict[str, Any]]:
+    """the encoding before its split into heads, which the scores do themselves in fewer ops"""
+    node = pos_emb.raw_tensor
+    source = node.opts["from"] if node.cls == "split_dims" else None
+    if source is None or list(source.dims) != [distance_dim, node.opts["axis"]]:
+        return pos_emb, {}
+    return source, {"eval_locals": {"split": list(node.opts["dims"])}}
 
 
 def dot_attention(
