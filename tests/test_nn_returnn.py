@@ -430,13 +430,13 @@ OPTIONS = {
     "conv": (
         "from in_dim out_dim in_spatial_dims out_spatial_dims filter_size padding strides "
         "dilation_rate groups with_bias activation filter bias forward_weights_init "
-        "bias_init dropout"
+        "bias_init dropout dropout_axis dropout_noise_shape dropout_on_forward"
     ),
     "copy": "from loss is_output_layer initial_output need_last",
     "ctc_loss": "logits targets logits_normalized blank_index max_approx label_loop",
     "cumsum": "from axis",
     "dot": "from reduce use_mask",
-    "dropout": "from dropout dropout_axis dropout_on_forward",
+    "dropout": "from dropout dropout_axis dropout_noise_shape dropout_on_forward",
     "eval": "from eval eval_locals out_type allow_broadcast_all_sources",
     "expand_dims": "from axis dim",
     "gather": "from position axis clip_to_valid",
@@ -447,8 +447,8 @@ OPTIONS = {
     "layer_norm": "from in_dim epsilon",
     "length": "from axis",
     "linear": (
-        "from in_dim out_dim activation with_bias dropout dropout_axis dropout_on_forward "
-        "forward_weights_init bias_init trainable name_scope reuse_params is_output_layer"
+        "from in_dim out_dim activation with_bias dropout dropout_axis dropout_noise_shape "
+        "dropout_on_forward forward_weights_init bias_init is_output_layer"
     ),
     "merge_dims": "from axes out_dim",
     "pad": "from axes padding out_dims mode value handle_dynamic_dims",
@@ -492,7 +492,15 @@ OPTIONS = {
     "variable_assign": "var value op",
     "variable_read": "var control_dependencies",
 }
-ALL_LAYERS = {"class", "loss_opts", "loss", "name_scope", "reuse_params", "trainable"}
+ALL_LAYERS = {
+    "class",
+    "loss_opts",
+    "loss",
+    "name_scope",
+    "reuse_params",
+    "trainable",
+    "is_output_layer",
+}
 
 
 @pytest.mark.parametrize("layer", OPTIONS)
