@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from returnn_common import nn, testing
+from returnn_common.nn import _names
 
 NUM_LABELS, BLANK = 3, 3
 
@@ -321,3 +322,60 @@ def test_assign_updates_a_parameter(dims):
         numpy.testing.assert_array_equal(session.run(variable), numpy.arange(4) + 1.0)
     frames = sum(data["data"][i, :n].sum() + n * 10.0 for i, n in enumerate(data["data:size1"]))
     numpy.testing.assert_allclose(value, frames, rtol=1e-5)
+
+
+# --- names and forms
+
+
+def test_extern_data_by_name(dims):
+    def step(**_):
+        nn.reduce_sum(nn.extern_data("data"), axis=dims.classes).mark_as_loss()
+
+    lowered = nn.lower(Bias(dims.classes), step, dims.data)
+    assert lowered.network["sum"]["from"] == "data:data"
+    with pytest.raises(KeyError, match="no 'date', it has data"):
+        nn.lower(Bias(dims.classes), lambda **_: nn.extern_data("date"), dims.data)
+    with pytest.raises(RuntimeError, match="outside a step"):
+        nn.extern_data("data")
+
+
+def test_dims_that_stand_for_others(dims):
+    x = nn.Tensor("x", [nn.batch_dim, dims.time, dims.classes], "float32", feature_dim=dims.classes)
+    assert _names.resolve_dim(x, nn.any_feature_dim) is dims.classes
+    assert _names.resolve_dim(x, nn.any_spatial_dim) is dims.time
+    with pytest.raises(ValueError, match="has 0 spatial dims"):
+        _names.resolve_dim(nn.Tensor("x", [nn.batch_dim], "float32"), nn.any_spatial_dim)
+    with pytest.raises(ValueError, match="has no feature dim"):
+        _names.resolve_dim(nn.Tensor("x", [nn.batch_dim], "float32"), nn.any_feature_dim)
+    with pytest.raises(ValueError, match="the size must be a positive integer"):
+        nn.FeatureDim("feat", 0)
+
+
+def test_bad_arguments_of_functions(dims):
+    def lower(run):
+        return nn.lower(
+            Bias(dims.classes), lambda *, extern_data, **_: run(extern_data), dims.labelled
+        )
+
+    with pytest.raises(ValueError, match=r"dropout is 1.5, expected a probability in \[0, 1\)"):
+        lower(lambda data: nn.dropout(data["data"], 1.5))
+    with pytest.raises(TypeError, match="the source is a str, expected a tensor"):
+        lower(lambda data: nn.dropout("data", 0.1))
+    with pytest.raises(ValueError, match="dropout axis .*labels.* is not among the dims"):
+        lower(lambda data: nn.dropout(data["data"], 0.1, axis=dims.labels))
+    with pytest.raises(ValueError, match="holds no labels"):
+        lower(lambda data: nn.cross_entropy(data["data"], data["data"]))
+    with pytest.raises(ValueError, match="unknown estimated_type 'logit'"):
+        lower(
+            lambda data: nn.cross_entropy(
+                data["data"], data["data"], axis=dims.classes, estimated_type="logit"
+            )
+        )
+    with pytest.raises(ValueError, match="neither operand has all dims"):
+        lower(lambda data: data["data"] + data["classes"])
+    with pytest.raises(ValueError, match="a loss named 'a' is marked already"):
+        lower(
+            lambda data: [
+                nn.reduce_sum(data["data"], axis=dims.classes).mark_as_loss("a") for _ in "ab"
+            ]
+        )
