@@ -8,7 +8,7 @@ made of them where the net is constructed, so a checkpoint fits every unit: pure
 from __future__ import annotations
 
 import returnn.frontend as rf
-from returnn.tensor import Dim, Tensor, batch_dim, single_step_dim
+from returnn.tensor import Dim, Tensor, single_step_dim
 
 from ._formulas import ConfigCall, ConfigFunction, out_type
 from ._graph import layer
