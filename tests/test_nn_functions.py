@@ -285,6 +285,32 @@ def test_scan_over_time_with_parameters_inside(dims):
             numpy.testing.assert_allclose(result.values["out"][i, t], h, rtol=1e-5, atol=1e-6)
 
 
+def test_scan_with_a_given_state_gives_outputs_and_the_last_state(dims):
+    """y_t = h_t = h_{t-1} / 2 + x_t, h_0 from the data; the last state is that at the sequence's end"""
+    data = {**ctc_batch(), "start": numpy.arange(12, dtype="float32").reshape(3, 4)}
+    start = nn.Tensor("start", [nn.batch_dim, dims.classes], "float32")
+
+    def halve(x, h):
+        h = h * 0.5 + x
+        return h, h
+
+    def step(*, model, extern_data, **_):
+        x, h = extern_data["data"], extern_data["start"]
+        y, last = nn.scan(halve, spatial_dim=dims.time, xs=x, initial=h)
+        y.mark_as_output("a", shape=[nn.batch_dim, dims.time, dims.classes])
+        last.mark_as_output("b", shape=[nn.batch_dim, dims.classes])
+
+    extern_data = {**dims.data, "start": start}
+    result = testing.assert_backends_agree(
+        lambda: Bias(dims.classes), step, extern_data, data, task="forward"
+    )
+    for i, length in enumerate(data["data:size1"]):
+        h = data["start"][i]
+        for x in data["data"][i, :length]:
+            h = h * 0.5 + x
+        numpy.testing.assert_allclose(result.values["b"][i], h, rtol=1e-5)
+
+
 def test_a_tensor_used_outside_of_its_branch_is_named(dims):
     def step(*, model, extern_data, **_):
         inside = []

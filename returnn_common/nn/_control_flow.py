@@ -113,6 +113,10 @@ def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
 ) -> tuple[Any, Any]:
     """outputs over ``spatial_dim`` and the last state of ``y, state = body(x, state)``, as one rec layer"""
+    if spatial_dim.is_static():
+        raise NotImplementedError(
+            f"nn.scan over {spatial_dim} of fixed size has no RETURNN layer; write a Python loop"
+        )
     graph = Graph.current
     with graph.inside(Region(graph.region, kind="loop")) as region:
         frames = tree.map_structure(lambda x: _frame(x, spatial_dim), xs)

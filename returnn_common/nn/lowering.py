@@ -346,6 +346,9 @@ def _finish(
     emitter = Emitter(program, graph.modules)
     network = emitter.net_dict()
     extern = {name: extern_options(tensor) for name, tensor in data.data.items()}
+    if task == "forward":  # RETURNN takes all but "data" for targets, which recognition lacks
+        for name in extern.keys() - {"data"}:
+            extern[name]["available_for_inference"] = True
     return Lowered(
         task=task,
         program=network,
