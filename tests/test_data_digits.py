@@ -45,7 +45,8 @@ def test_list_recordings(tmp_path, sub_folder):
     (tmp_path / sub_folder / "README.md").write_text("not a recording")
     recordings = list_recordings(tmp_path)
     assert len(recordings) == 2 * 10 * 3 and recordings == sorted(recordings)
-    assert recordings[0][:3] == (0, "ann", 0) and recordings[-1][:3] == (9, "bob", 10)
+    first, last = ((rec.digit, rec.speaker, rec.index) for rec in (recordings[0], recordings[-1]))
+    assert first == (0, "ann", 0) and last == (9, "bob", 10)
 
 
 def test_list_recordings_refuses(tmp_path):

@@ -89,9 +89,7 @@ def test_log_lines_of_both_engines():
     assert process.parse_step("ep 2 dev eval, step 14, ctc 2.323, complete 50.00%") is None
 
 
-@pytest.mark.parametrize(
-    "dev", ["dev: score 1.25 error None", "Epoch 1 evaluation: dev: 1.250"]
-)
+@pytest.mark.parametrize("dev", ["dev: score 1.25 error None", "Epoch 1 evaluation: dev: 1.250"])
 def test_progress_says_the_losses_of_an_epoch(dev):
     rich_console = pytest.importorskip("rich.console")
     console = rich_console.Console(record=True, width=120, file=io.StringIO())

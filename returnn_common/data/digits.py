@@ -14,7 +14,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy
 
@@ -28,7 +28,8 @@ SAMPLE_RATE = 8000  # Hz
 _FILE_NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[^_]+)_(?P<index>[0-9]+)\.wav")
 
 
-class Recording(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Recording:
     """One spoken digit."""
 
     digit: int
