@@ -8,6 +8,7 @@ RETURNN's torch backend. Both take and give numpy arrays, parameters by their pa
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,7 +131,9 @@ def layers_session(
     if not flat:
         config.set("flat_net_construction", False)
     graph = tf.Graph()
+    flat = config.bool("flat_net_construction", False)
     with (
+        contextlib.nullcontext() if flat else _deep_recursion(),
         _returnn.behavior_version(),
         global_config_ctx(config),
         graph.as_default(),
@@ -141,6 +144,17 @@ def layers_session(
         net.construct_from_dict(config.typed_value("network"))
         net.initialize_params(session)
         yield net, session
+
+
+@contextlib.contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """nets with loops are constructed recursively, for which their config raises the limit"""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**6)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def set_layer_parameters(

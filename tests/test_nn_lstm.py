@@ -380,6 +380,7 @@ def test_a_gpu_gets_the_native_unit_of_the_same_config(dims):
     assert on_cpu["reuse_params"]["map"] == on_gpu["reuse_params"]["map"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="RETURNN compiles its native LSTM with g++")
 @pytest.mark.parametrize("with_bias, with_states", [(True, True), (False, False)])
 def test_a_checkpoint_fits_both_units(dims, tmp_path, with_bias, with_states):

@@ -16,9 +16,6 @@ from ._formulas import ConfigFunction
 from ._graph import Node, Region, walk
 from ._passes import Program
 
-_RESERVED = {
-    "data"
-}  # "output" is reserved in the nets of loops and branches, where it is a node's fixed name
 _INITIAL_OPTION = {
     ("linear", "W"): "forward_weights_init",
     ("linear", "b"): "bias_init",
@@ -54,10 +51,10 @@ class Emitter:
 
     program: Program
     modules: dict[int, str]
+    reserved: tuple[str, ...] = ("data",)
     names: dict[int, str] = field(default_factory=dict)
-    owners: dict[int, Node] = field(
-        default_factory=dict
-    )  # id(node) -> the node that creates its parameters
+    # id(node) -> the node that creates its parameters
+    owners: dict[int, Node] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     functions: dict[str, None] = field(default_factory=dict)
 
@@ -152,8 +149,8 @@ class Emitter:
     def _taken(self, region: Region) -> set[str]:
         fixed = {node.name for node in region.nodes if node.name}
         if region is not self.program.root:
-            return _RESERVED | fixed
-        return _RESERVED | fixed | set(self.names.values())
+            return {"data", *fixed}
+        return {*self.reserved, *fixed, *self.names.values()}
 
     def _name_nodes(self) -> None:
         live = {id(node) for node in self.program.live}

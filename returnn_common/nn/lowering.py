@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -81,7 +82,13 @@ class Lowered:
         Like RETURNN itself it imports TensorFlow.
         """
         namespace: dict[str, Any] = {}
-        exec(compile(self.config_text(**settings), "<returnn_common config>", "exec"), namespace)
+        limit = sys.getrecursionlimit()
+        try:
+            exec(
+                compile(self.config_text(**settings), "<returnn_common config>", "exec"), namespace
+            )
+        finally:
+            sys.setrecursionlimit(limit)  # which the config of a net with loops raises
         helpers = (types.ModuleType, types.FunctionType, type, Dim)
         return {
             key: value
@@ -343,7 +350,9 @@ def _finish(
     }
     program = _passes.Program(graph, roots, parameters)
     _passes.run(program)
-    emitter = Emitter(program, graph.modules)
+    # in recognition RETURNN takes a layer of the name "output" for the result
+    reserved = ("data", "output") if task == "forward" else ("data",)
+    emitter = Emitter(program, graph.modules, reserved)
     network = emitter.net_dict()
     extern = {name: extern_options(tensor) for name, tensor in data.data.items()}
     if task == "forward":  # RETURNN takes all but "data" for targets, which recognition lacks
