@@ -96,3 +96,26 @@ def test_a_config_sees_the_gpu_that_is_simulated():
     with gpu_ready.gpu_at_hand():
         assert tf.config.list_physical_devices("GPU")
         assert len(tf.config.list_physical_devices()) == 2
+
+
+@pytest.mark.slow
+def test_layers_and_torch_are_compared_and_trained(tmp_path):
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("torch")
+    table = run("training.py", "--quick", "--json", tmp_path / "training.json")
+    assert "MISSED" not in table
+    figures = json.loads((tmp_path / "training.json").read_text())
+    assert len(figures["differences"]) == 5
+    assert 0 < figures["differences"]["gradients, joined"] < 1e-4
+    assert all(rate > 0 for rate in figures["steps_per_second"].values())
+
+
+def test_utilisation_of_a_gpu():
+    """Without a GPU it says so; the peak belongs to the whole name."""
+    torch = pytest.importorskip("torch")
+    gpu = load("gpu")
+    assert gpu.peaks_of("NVIDIA A100-SXM4-80GB") == (19.5, 312.0)
+    assert gpu.peaks_of("NVIDIA H100 PCIe") == (51.0, 756.0)
+    assert gpu.peaks_of("NVIDIA A1000") is None
+    if not torch.cuda.is_available():
+        assert "no GPU" in run("gpu.py")
