@@ -1,8 +1,9 @@
 """
 How compact the layers are that a conformer lowers to, and how soon it trains, beside RETURNN's own route to layers.
 
-The peer is RF's ``ConformerEncoder`` on RETURNN's backend ``tensorflow-net-dict``, measured in the same run. Every run
-is a process of its own; times begin after all imports and are medians.
+One module, RF's ``ConformerEncoder``, goes both ways: through ``nn.lower``, and through RETURNN's own backend
+``tensorflow-net-dict``, the peer. So both compute the same, with RF's default masks of dropout, shared over batch and
+time. Every run is a process of its own; times begin after all imports and are medians.
 
     python benchmarks/lowering.py [--runs 3] [--json FILE]
 
@@ -57,7 +58,8 @@ def work(who: str, what: str, num_layers: int) -> None:
     from returnn_common import nn, testing, zoo  # noqa: F401
     from returnn_common.zoo.encoder import conformer  # noqa: F401
 
-    graph = _graphs.TrainingGraph(_graphs.MAKERS[who], num_layers=num_layers)
+    maker = _graphs.MAKERS["rf_lowered" if who == "ours" else "rf"]
+    graph = _graphs.TrainingGraph(maker, num_layers=num_layers)
     if what == "start":
         graph.first_step()
         answers.give(**graph.seconds, ops_with_updater=graph.num_ops_with_updater)
