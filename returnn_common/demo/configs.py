@@ -41,7 +41,7 @@ class Recipe:
         ]
 
 
-REAL = Recipe({"train": 3000, "dev": 100, "test": 200}, num_epochs=14, partition_epoch=5)
+REAL = Recipe({"train": 3000, "dev": 100, "test": 200}, num_epochs=12, partition_epoch=5)
 SYNTHETIC = Recipe({"train": 1000, "dev": 50, "test": 100}, num_epochs=10, partition_epoch=2)
 
 
