@@ -135,8 +135,11 @@ def select_frames(source, self, **_):
     batch_dim, out_dim, *rest = self.output.dims
     (time_dim,) = set(mask.dims) - {batch_dim}
     frames = x.copy_compatible_to_dims_raw([batch_dim, time_dim, *rest])
-    kept = tf.ragged.boolean_mask(frames, mask.copy_compatible_to_dims_raw([batch_dim, time_dim]))
-    return kept.to_tensor(shape=[None, None, *(dim.dimension for dim in rest)])[:, : tf.shape(index.placeholder)[0]]
+    mask = mask.copy_compatible_to_dims_raw([batch_dim, time_dim])
+    num_frames = tf.shape(mask)[1]
+    early = tf.cast(num_frames - tf.range(num_frames), tf.float32)  # the largest are the first frames kept
+    order = tf.math.top_k(tf.where(mask, early[None, :], 0.0), k=num_frames).indices
+    return tf.gather(frames, order[:, : tf.shape(index.placeholder)[0]], batch_dims=1)
 ''',
     "lstm_unit": '''
 def lstm_unit():
