@@ -92,6 +92,16 @@ class Answers:
             yield line.strip()
 
 
+def warn_if_busy() -> float:
+    """:return: how many processes of others run here for each core; a line says so where that spoils a measurement"""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    if load > 0.3:
+        print(
+            f"The machine is busy, {load:.1f} processes for each core: times and ratios are not to be trusted."
+        )
+    return load
+
+
 def write_json(path: str, figures: Any) -> None:
     """write through a temporary name"""
     temporary = Path(f"{path}.tmp")

@@ -18,7 +18,7 @@ import statistics
 from typing import Any
 
 import _graphs
-from _process import Answers, Worker, write_json
+from _process import Answers, Worker, warn_if_busy, write_json
 
 NUM_LAYERS, BARS = 6, {
     "layers": 290,
@@ -42,11 +42,12 @@ def main() -> None:
         who, what, num_layers = args.worker
         _graphs.with_deep_stack(lambda: work(who, what, int(num_layers)))
         return
+    load = warn_if_busy()
     runs = measure(1 if args.quick else args.runs, quick=args.quick)
     figures = summary(runs)
     print_table(figures)
     if args.json:
-        write_json(args.json, {"figures": figures, "bars": BARS, "runs": runs})
+        write_json(args.json, {"figures": figures, "bars": BARS, "runs": runs, "load": load})
 
 
 def work(who: str, what: str, num_layers: int) -> None:

@@ -19,7 +19,7 @@ import _equal
 import _graphs
 import _models
 import _steps
-from _process import Answers, Worker, write_json
+from _process import Answers, Worker, warn_if_busy, write_json
 
 CONTESTANTS = {
     "ours, layers": lambda: _steps.tensorflow_layers("ours"),
@@ -65,6 +65,7 @@ def main() -> None:
         return
     if args.quick:
         args.only, args.rounds, args.steps = list(CONTESTANTS)[:2], 1, 1
+    load = warn_if_busy()
     rounds = measure(args.only or list(CONTESTANTS), rounds=args.rounds, steps=args.steps)
     with Worker("equal") as worker:
         differences = worker.ask(1 if args.quick else 6)
@@ -75,7 +76,7 @@ def main() -> None:
     }
     print_tables(figures)
     if args.json:
-        write_json(args.json, {**figures, "rounds": rounds, "notes": NOTES})
+        write_json(args.json, {**figures, "rounds": rounds, "notes": NOTES, "load": load})
 
 
 def work(name: str) -> None:
