@@ -13,19 +13,36 @@ import returnn.frontend as rf
 import tree
 from returnn.tensor import Dim, Tensor
 
-from ._graph import Graph, Node, Region, add_node, layer, sub_output
+from ._graph import Graph, Node, Region, add_node, layer, sub_output, tensor_of
 from ._returnn import masked_select_with_batch
 
 
-def _like_node(cls: str, tensor: Tensor, *, dims: Sequence[Dim] | None = None, **opts: Any) -> Node:
-    return Node(cls, opts, dims=tensor.dims if dims is None else dims, dtype=tensor.dtype)
+def _like_node(cls: str, tensor: Tensor, **opts: Any) -> Node:
+    return Node(cls, opts, dims=tensor.dims, dtype=tensor.dtype)
 
 
-def _named_copy(tensor: Tensor, name: str, *, is_output: bool = True, **opts: Any) -> Tensor:
+def _named_copy(tensor: Tensor, name: str, *, is_output: bool = True) -> Tensor:
     """a copy with a fixed name in the current region, which other regions may read"""
-    node = _like_node("copy", tensor, **{"from": tensor, **opts})
+    node = _like_node("copy", tensor, **{"from": tensor})
     node.name, node.is_output = name, is_output and name != "output"
     return add_node(node, sparse_dim=tensor.sparse_dim, feature_dim=tensor.feature_dim)
+
+
+def _outputs(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """copies named as the outputs of the current region: ``output``, ``output_1``, ..."""
+    return [_named_copy(t, f"output_{i}" if i else "output") for i, t in enumerate(tensors)]
+
+
+def _output(parent: Tensor, i: int, inner: Tensor, dims: Sequence[Dim]) -> Tensor:
+    """the output ``i`` of ``parent`` (from 1 on), which is ``inner`` in its region"""
+    return sub_output(
+        parent,
+        f"output_{i}",
+        dims=dims,
+        dtype=inner.dtype,
+        sparse_dim=inner.sparse_dim,
+        feature_dim=inner.feature_dim,
+    )
 
 
 # --- cond
@@ -46,17 +63,7 @@ def cond(pred: Tensor, true_fn: Callable, false_fn: Callable) -> Any:
     first = outputs[0] if outputs else Tensor("nothing", dims=(), dtype="int32")
     node = _like_node("cond", first, **{"from": [], "condition": pred, **branches})
     results = [add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)]
-    for i, tensor in enumerate(outputs[1:], start=1):
-        part = sub_output(
-            results[0],
-            f"output_{i}",
-            dims=tensor.dims,
-            dtype=tensor.dtype,
-            sparse_dim=tensor.sparse_dim,
-        )
-        if tensor.feature_dim is not None:
-            part.feature_dim = tensor.feature_dim
-        results.append(part)
+    results += [_output(results[0], i, t, t.dims) for i, t in enumerate(outputs[1:], start=1)]
     rest = iter(results)
     return tree.map_structure(
         lambda value: next(rest) if isinstance(value, Tensor) else value, true_value
@@ -68,10 +75,7 @@ def _branch(fn: Callable) -> tuple[Any, Region]:
     with graph.inside(Region(graph.region, kind="cond")) as region:
         value = fn()
         tensors = [v for v in tree.flatten(value) if isinstance(v, Tensor)]
-        if not tensors:
-            tensors = [rf.zeros((), dtype="int32")]
-        for i, tensor in enumerate(tensors):
-            _named_copy(tensor, f"output_{i}" if i else "output")
+        _outputs(tensors or [rf.zeros((), dtype="int32")])
     return value, region
 
 
@@ -120,18 +124,15 @@ def scan(
     graph = Graph.current
     with graph.inside(Region(graph.region, kind="loop")) as region:
         frames = tree.map_structure(lambda x: _frame(x, spatial_dim), xs)
-        outputs: list[Tensor] = []
+        y: Any = None
 
         def step(state: Any) -> Any:
+            nonlocal y
             y, state = body(frames, state)
-            outputs.append(tree.map_structure(lambda t: t, y))
             return state
 
         state = _loop_state(initial, step)
-        flat = [
-            _named_copy(t, f"output_{i}" if i else "output")
-            for i, t in enumerate(tree.flatten(outputs[0]))
-        ]
+        flat = _outputs(tree.flatten(y))
     first = flat[0]
     node = Node(
         "rec",
@@ -142,18 +143,9 @@ def scan(
     loop = add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)
     stacked = [loop]
     for i, tensor in enumerate(flat[1:], start=1):
-        part = sub_output(
-            loop,
-            f"output_{i}",
-            dims=[spatial_dim, *tensor.dims],
-            dtype=tensor.dtype,
-            sparse_dim=tensor.sparse_dim,
-        )
-        if tensor.feature_dim is not None:
-            part.feature_dim = tensor.feature_dim
-        stacked.append(part)
+        stacked.append(_output(loop, i, tensor, [spatial_dim, *tensor.dims]))
     last = tree.map_structure(lambda value: _last(loop, value), state)
-    return tree.unflatten_as(outputs[0], stacked), last
+    return tree.unflatten_as(y, stacked), last
 
 
 def _frame(x: Tensor, axis: Dim) -> Tensor:
@@ -176,14 +168,11 @@ def _loop_state(initial: Any, body: Callable) -> Any:
     previous = []
     for i, (value, node) in enumerate(zip(flat, nodes)):
         node.name = f"state_{i}"
-        ref = Tensor(
-            f"prev_state_{i}", dims=value.dims, dtype=value.dtype, sparse_dim=value.sparse_dim
+        before = _like_node("prev", value, current=node)
+        before.region = node.region = Graph.current.region
+        previous.append(
+            tensor_of(before, sparse_dim=value.sparse_dim, feature_dim=value.feature_dim)
         )
-        if value.feature_dim is not None:
-            ref.feature_dim = value.feature_dim
-        ref.raw_tensor = _like_node("prev", value, current=node)
-        ref.raw_tensor.region = node.region = Graph.current.region
-        previous.append(ref)
     new_state = body(tree.unflatten_as(initial, previous))
     tensors = []
     for value, new, node in zip(flat, tree.flatten(new_state), nodes):
@@ -194,10 +183,9 @@ def _loop_state(initial: Any, body: Callable) -> Any:
 
 def _last(loop: Tensor, state: Tensor) -> Tensor:
     state.raw_tensor.opts["need_last"] = True
-    opts = {"rec_layer": loop, "sub_layer_name": state.raw_tensor.name}
     return layer(
         "rec_last_output",
-        {**opts},
+        {"rec_layer": loop, "sub_layer_name": state.raw_tensor.name},
         dims=state.dims,
         dtype=state.dtype,
         hint="last_state",
@@ -217,10 +205,10 @@ def assign(param: rf.Parameter, value: Tensor, *, op: str) -> None:
             "Parameter.assign inside nn.cond or a loop has no RETURNN layer; "
             "assign outside, e.g. param.assign(nn.where(condition, new_value, param))"
         )
-    variable = param.copy()
+    variable = _variable(param.copy())
     done = layer(
         "variable_assign",
-        {"var": _variable(variable), "value": value, "op": op},
+        {"var": variable, "value": value, "op": op},
         dims=param.dims,
         dtype=param.dtype,
         hint=op,
@@ -228,7 +216,7 @@ def assign(param: rf.Parameter, value: Tensor, *, op: str) -> None:
     graph.effects.append(done)
     after = layer(
         "variable_read",
-        {"var": _variable(variable), "control_dependencies": [done]},
+        {"var": variable, "control_dependencies": [done]},
         dims=param.dims,
         dtype=param.dtype,
         hint="after",

@@ -54,6 +54,35 @@ def out_type(
     }
 
 
+def config_eval(
+    name: str,
+    sources: Tensor | list[Tensor],
+    dims: Sequence[Dim],
+    *,
+    hint: str,
+    feature_dim: Dim | None = None,
+    eval_locals: dict[str, Any] | None = None,
+    like: Tensor | None = None,
+) -> Tensor:
+    """
+    An eval layer that calls the config function ``name``, with ``eval_locals`` as its arguments.
+
+    The result is float32, or of the dtype and sparse dim of ``like``.
+    """
+    dtype, sparse_dim = ("float32", None) if like is None else (like.dtype, like.sparse_dim)
+    kind = {**out_type(dims, feature_dim=feature_dim, dtype=dtype), "sparse_dim": sparse_dim}
+    arguments = {"eval_locals": eval_locals} if eval_locals else {}
+    return layer(
+        "eval",
+        {"from": sources, "eval": ConfigFunction(name), **arguments, "out_type": kind},
+        dims=dims,
+        dtype=dtype,
+        hint=hint,
+        sparse_dim=sparse_dim,
+        feature_dim=feature_dim,
+    )
+
+
 def is_traced(tensor: Any) -> bool:
     """whether the tensor is a layer to be; the replacements leave all others to RF"""
     return isinstance(tensor, Tensor) and isinstance(tensor.raw_tensor, Node)
@@ -252,17 +281,8 @@ def _sinusoids_of_distances(time_dim: Dim, feat_dim: Dim) -> tuple[Tensor, Dim]:
         hint="distance",
     )
     dims = [distance_dim, feat_dim]
-    emb = layer(
-        "eval",
-        {
-            "from": position,
-            "eval": ConfigFunction("distance_encoding"),
-            "out_type": out_type(dims, feature_dim=feat_dim),
-        },
-        dims=dims,
-        dtype="float32",
-        hint="distance_encoding",
-        feature_dim=feat_dim,
+    emb = config_eval(
+        "distance_encoding", position, dims, hint="distance_encoding", feature_dim=feat_dim
     )
     return emb, distance_dim
 
@@ -291,19 +311,9 @@ def rel_pos_self_attention(
         )
     outer = without(query.dims, [query_spatial_dim, qk_feat_dim])
     dims = [*outer, query_spatial_dim, kv_spatial_dim]
-    positions, options = _before_split(pos_emb, pos_emb_spatial_dim)
-    scores = layer(
-        "eval",
-        {
-            "from": [query, key, positions, *biases],
-            "eval": ConfigFunction("rel_pos_scores"),
-            **options,
-            "out_type": out_type(dims),
-        },
-        dims=dims,
-        dtype="float32",
-        hint="scores",
-    )
+    positions, split = _before_split(pos_emb, pos_emb_spatial_dim)
+    sources = [query, key, positions, *biases]
+    scores = config_eval("rel_pos_scores", sources, dims, hint="scores", eval_locals=split)
     return _attend(
         scores,
         value,
@@ -320,7 +330,7 @@ def _before_split(pos_emb: Tensor, distance_dim: Dim) -> tuple[Tensor, dict[str,
     source = node.opts["from"] if node.cls == "split_dims" else None
     if source is None or list(source.dims) != [distance_dim, node.opts["axis"]]:
         return pos_emb, {}
-    return source, {"eval_locals": {"split": list(node.opts["dims"])}}
+    return source, {"split": list(node.opts["dims"])}
 
 
 def dot_attention(
@@ -398,18 +408,7 @@ def _attend(
         *without(rest, [*first, v_feat_dim]),
         v_feat_dim,
     ]
-    return layer(
-        "eval",
-        {
-            "from": [weights, value],
-            "eval": ConfigFunction("einsum"),
-            "out_type": out_type(out, feature_dim=v_feat_dim),
-        },
-        dims=out,
-        dtype=value.dtype,
-        hint="att",
-        feature_dim=v_feat_dim,
-    )
+    return config_eval("einsum", [weights, value], out, hint="att", feature_dim=v_feat_dim)
 
 
 # --- features
@@ -445,18 +444,8 @@ def mel_filterbank(
         "f_max": f_max or sampling_rate / 2,
         "bin_dim": in_dim,
     }
-    return layer(
-        "eval",
-        {
-            "from": x,
-            "eval": ConfigFunction("mel_filterbank"),
-            "eval_locals": options,
-            "out_type": out_type(dims, feature_dim=out_dim),
-        },
-        dims=dims,
-        dtype="float32",
-        hint="mel",
-        feature_dim=out_dim,
+    return config_eval(
+        "mel_filterbank", x, dims, hint="mel", feature_dim=out_dim, eval_locals=options
     )
 
 
@@ -497,18 +486,7 @@ def ctc_loss(
         "class_dim": logits.feature_dim,
         "blank": blank_index % logits.feature_dim.dimension,
     }
-    return layer(
-        "eval",
-        {
-            "from": [logits, targets],
-            "eval": ConfigFunction("ctc_loss"),
-            "eval_locals": options,
-            "out_type": out_type(dims),
-        },
-        dims=dims,
-        dtype="float32",
-        hint="ctc",
-    )
+    return config_eval("ctc_loss", [logits, targets], dims, hint="ctc", eval_locals=options)
 
 
 def _native_ctc_loss(

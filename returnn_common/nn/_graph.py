@@ -64,14 +64,6 @@ class Node:
     def __repr__(self) -> str:
         return f"<Node {self.cls} {self.name or self.hint} {list(self.dims)}>"
 
-    def inputs(self) -> Iterator[Node]:
-        """the nodes this one reads, in the order of its options"""
-        for value in walk(self.opts):
-            if isinstance(value, Tensor) and isinstance(value.raw_tensor, Node):
-                yield value.raw_tensor
-            elif isinstance(value, Region):
-                yield from value.outer_inputs()
-
 
 class Region:
     """One net dict: nodes in the order of their creation."""
@@ -100,13 +92,6 @@ class Region:
             region = region.parent
         return False
 
-    def outer_inputs(self) -> Iterator[Node]:
-        """the nodes of other regions that the nodes in here read"""
-        for node in self.nodes:
-            for source in node.inputs():
-                if source.region is None or not source.region.is_inside(self):
-                    yield source
-
 
 class Graph:
     """All that one trace creates. There is always a current one; outside :func:`tracing` it is a scratch graph."""
@@ -116,12 +101,10 @@ class Graph:
     def __init__(self) -> None:
         self.root = Region()
         self.region = self.root
-        self.dims: dict[
-            Dim, list[Tensor]
-        ] = {}  # dynamic dim -> tensors that define its size, the first is the oldest
+        # dynamic dim -> tensors that define its size, the first is the oldest
+        self.dims: dict[Dim, list[Tensor]] = {}
         self.touched: list[Dim] = []  # dims that got a size node, to be reset after the trace
         self.modules: dict[int, str] = {}  # id(module) -> path
-        self.assigned: dict[int, list[Tensor]] = {}  # id(parameter) -> the assignments so far
         self.effects: list[Tensor] = []  # layers that must run though nothing reads them
         self.cache: dict[Any, Any] = {}
 
@@ -192,38 +175,45 @@ def _frozen(value: Any) -> Any:
 
 
 def add_node(
-    node: Node,
-    *,
-    sparse_dim: Dim | None = None,
-    feature_dim: Dim | None = None,
-    region: Region | None = None,
+    node: Node, *, sparse_dim: Dim | None = None, feature_dim: Dim | None = None
 ) -> Tensor:
-    """put ``node`` into the current (or the given) region and give its tensor"""
+    """put ``node`` into the current region and give its tensor"""
     graph = Graph.current
-    node.region = region or graph.region
+    node.region = graph.region
     node.region.nodes.append(node)
-    tensor = Tensor(node.hint, dims=node.dims, dtype=node.dtype, sparse_dim=sparse_dim)
-    if feature_dim is not None and feature_dim in node.dims and not sparse_dim:
-        tensor.feature_dim = feature_dim
-    tensor.raw_tensor = node
-    node.tensor = tensor
+    tensor = tensor_of(node, sparse_dim=sparse_dim, feature_dim=feature_dim)
     for dim in node.dims:
         if dim.is_dynamic() and base_of(dim) not in graph.dims:
             graph.dims[base_of(dim)] = [tensor]
     return tensor
 
 
+def tensor_of(
+    node: Node, *, sparse_dim: Dim | None = None, feature_dim: Dim | None = None
+) -> Tensor:
+    """a tensor with ``node`` as its value"""
+    tensor = Tensor(node.name or node.hint, node.dims, node.dtype, sparse_dim=sparse_dim)
+    if feature_dim is not None and feature_dim in node.dims and not sparse_dim:
+        tensor.feature_dim = feature_dim
+    tensor.raw_tensor = node
+    node.tensor = tensor
+    return tensor
+
+
 def sub_output(
-    parent: Tensor, name: str, *, dims: Sequence[Dim], dtype: str, sparse_dim: Dim | None = None
+    parent: Tensor,
+    name: str,
+    *,
+    dims: Sequence[Dim],
+    dtype: str,
+    sparse_dim: Dim | None = None,
+    feature_dim: Dim | None = None,
 ) -> Tensor:
     """the output ``name`` of a layer with several outputs; ``layer/name`` in RETURNN"""
     node = Node("sub", {"parent": parent}, dims=dims, dtype=dtype)
     node.name = name
     node.region = parent.raw_tensor.region
-    tensor = Tensor(name, dims=dims, dtype=dtype, sparse_dim=sparse_dim)
-    tensor.raw_tensor = node
-    node.tensor = tensor
-    return tensor
+    return tensor_of(node, sparse_dim=sparse_dim, feature_dim=feature_dim)
 
 
 def _calling_module() -> rf.Module | None:

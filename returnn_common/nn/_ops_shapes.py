@@ -95,12 +95,11 @@ class Shapes(Backend):
         )
         parts = []
         for i, dim in enumerate(out_dims):
-            part = sub_output(
-                out, str(i), dims=replaced(source.dims, axis, dim), dtype=source.dtype
+            dims = replaced(source.dims, axis, dim)
+            feature = dim if source.feature_dim == axis else source.feature_dim
+            parts.append(
+                sub_output(out, str(i), dims=dims, dtype=source.dtype, feature_dim=feature)
             )
-            if source.feature_dim is not None:
-                part.feature_dim = dim if source.feature_dim == axis else source.feature_dim
-            parts.append(part)
         return tuple(parts)
 
     @staticmethod

@@ -158,9 +158,8 @@ def _simplify_sizes(program: Program) -> None:
 
 def _fuse_arithmetic(program: Program) -> None:
     """an expression used once, by another expression of the same dtype, becomes part of it"""
-    for (
-        node
-    ) in program.in_order():  # operands first, so that each is complete when it is taken over
+    # operands first, so that each is complete when it is taken over
+    for node in program.in_order():
         if node.cls == "expr":
             kind, *operands = node.opts["expr"]
             node.opts["expr"] = (kind, *(_inlined(program, node, operand) for operand in operands))

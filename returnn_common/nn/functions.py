@@ -9,8 +9,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor, batch_dim
 
 from . import _control_flow, _returnn
-from ._formulas import ConfigFunction, is_traced, out_type
-from ._graph import layer
+from ._formulas import config_eval, is_traced
 from ._names import any_feature_dim, resolve_dim
 
 #: Tensors that a loss function named; ``mark_as_loss`` without a name takes it.
@@ -161,20 +160,9 @@ def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Te
         out_dim,
         *(dim for dim in source.dims if dim not in (batch_dim, spatial_dim)),
     ]
-    kind = {**out_type(dims, dtype=source.dtype), "sparse_dim": source.sparse_dim}
-    out = layer(
-        "eval",
-        {
-            "from": [source, mask, rf.range_over_dim(out_dim)],
-            "eval": ConfigFunction("select_frames"),
-            "out_type": kind,
-        },
-        dims=dims,
-        dtype=source.dtype,
-        hint="selected",
-        sparse_dim=source.sparse_dim,
-        feature_dim=source.feature_dim,
-    )
+    sources = [source, mask, rf.range_over_dim(out_dim)]
+    out = config_eval("select_frames", sources, dims, hint="selected", like=source)
+    out.feature_dim = source.feature_dim
     return out, out_dim
 
 

@@ -190,8 +190,13 @@ def _check_arguments(model: Any, step: Any, extern_data: Any, task: str) -> None
         raise TypeError(
             f"nn.lower: extern_data is a {type(extern_data).__name__}, expected a dict of nn.Tensor templates"
         )
+    check_task(task, "nn.lower")
+
+
+def check_task(task: str, where: str) -> None:
+    """ValueError for a task that is none of :data:`TASKS`"""
     if task not in TASKS:
-        raise ValueError(f"nn.lower: unknown task {task!r}, expected one of {', '.join(TASKS)}")
+        raise ValueError(f"{where}: unknown task {task!r}, expected one of {', '.join(TASKS)}")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from returnn.tensor import Dim, Tensor
 
 from ._returnn import BEHAVIOR_VERSION, is_special
 from ._text import Dims, code
-from .lowering import TASKS, extern_options, with_feature_dim
+from .lowering import check_task, extern_options, with_feature_dim
 
 _TEMPLATE = '''#!returnn.py
 """RETURNN config for the torch backend, made by returnn_common; it imports the model and the step."""
@@ -52,10 +52,7 @@ def torch_config(
     Raises ValueError for lambdas, closures and what is defined in ``__main__``: the new process could not import them.
     """
     task = settings.setdefault("task", "train")
-    if task not in TASKS:
-        raise ValueError(
-            f"nn.torch_config: unknown task {task!r}, expected one of {', '.join(TASKS)}"
-        )
+    check_task(task, "nn.torch_config")
     make, model_args = _import_path(get_model, "get_model")
     run, step_args = _import_path(step, "step")
     imported = _module_dims([make[0], run[0]])
