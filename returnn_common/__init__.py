@@ -27,17 +27,16 @@ def __getattr__(name: str) -> ModuleType:
     """
     :return: the part (``returnn_common.nn``, ...), imported now
     """
-    import difflib
     import importlib
+
+    from .hints import valid_names
 
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     parts = _part_names()
     if name in parts:
         return importlib.import_module(f".{name}", __name__)
-    near = difflib.get_close_matches(name, parts, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(parts)}"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{valid_names(name, parts)}")
 
 
 def __dir__() -> list[str]:

@@ -79,7 +79,7 @@ def test_held_out_speaker_is_nowhere_but_in_test():
 
 
 def test_split_refuses():
-    with pytest.raises(ValueError, match="no speaker 'bop'; did you mean 'bob'"):
+    with pytest.raises(ValueError, match="there is no speaker 'bop'; did you mean 'bob'"):
         split_recordings(_recordings(), hold_out="bop")
     with pytest.raises(ValueError, match="no recording for dev"):
         split_recordings(_recordings(indices=(0, 10)))

@@ -140,7 +140,7 @@ def test_figures(tmp_path):
 
 
 def test_unknown_backend(tmp_path):
-    with pytest.raises(ValueError, match="no backend 'pytorch'; did you mean 'torch'"):
+    with pytest.raises(ValueError, match="there is no backend 'pytorch'; did you mean 'torch'"):
         demo.run(out=str(tmp_path), backend="pytorch")
 
 

@@ -104,7 +104,7 @@ def test_a_tensorflow_checkpoint_gives_the_same_on_torch(tmp_path):
     layers = testing.run_layers(lowered, data, parameters=parameters)
     torch = testing.run_torch(make_model, train_step, extern_data, data, parameters=parameters)
     numpy.testing.assert_allclose(layers.values["ce"], torch.values["ce"], rtol=1e-5)
-    with pytest.raises(KeyError, match="the variables lack 'hidden/b'; near: hiden/b"):
+    with pytest.raises(KeyError, match="the variables lack 'hidden/b'; did you mean 'hiden/b'"):
         lowered.from_tensorflow({"hiden/b": variables["hidden/b"]})
 
 

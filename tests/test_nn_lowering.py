@@ -594,7 +594,7 @@ def test_bad_input_is_named(dims):
         nn.lower(model, lambda *, model, extern_data, **_: None, dims.data)
     with pytest.raises(ValueError, match="does not have in_dim"):
         nn.lower(nn.Linear(dims.hidden, dims.feat), good, dims.data)
-    with pytest.raises(AttributeError, match="did you mean Linear"):
+    with pytest.raises(AttributeError, match="did you mean 'Linear'"):
         nn.Liner  # noqa: B018
     with pytest.raises(ValueError, match="'network' is set by the lowering"):
         nn.lower(model, good, dims.data).config_text(network={})

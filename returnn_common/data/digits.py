@@ -10,7 +10,6 @@ https://github.com/Jakobovski/free-spoken-digit-dataset (CC BY-SA 4.0)
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy
 
+from ..hints import valid_names
 from .audio import normalise, read_audio
 from .oggzip import Utterance
 
@@ -100,10 +100,7 @@ def split_recordings(
 
 def _check_speaker(speaker: str | None, speakers: list[str]) -> None:
     if speaker is not None and speaker not in speakers:
-        nearest = difflib.get_close_matches(speaker, speakers, n=1, cutoff=0.0)
-        raise ValueError(
-            f"no speaker {speaker!r}; did you mean {nearest[0]!r}? There are {', '.join(speakers)}"
-        )
+        raise ValueError(f"there is no speaker {speaker!r}{valid_names(speaker, speakers)}")
 
 
 def draw_strings(

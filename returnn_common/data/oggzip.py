@@ -1,25 +1,21 @@
 """
-Write the archives that RETURNN's ``OggZipDataset`` reads: a zip with a list of utterances and their audio.
-
-An archive ``train.zip`` holds ``train.txt``, a Python list with one dict an utterance, and the folder ``train/``::
-
-    [{'text': 'one two', 'duration': 1.25, 'file': 'george-0001.flac', 'seq_name': 'george-0001'}, ...]
+Write utterances that are in memory into an archive for RETURNN's ``OggZipDataset``; :mod:`archives`
+describes its format.
 
 The audio is FLAC: lossless (16 bit) and the same bytes every time, which Ogg/Vorbis is not.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import itertools
 import os
-import zipfile
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy
 
+from .archives import Entry, read_entries, write_archive
 from .audio import import_soundfile
 
 
@@ -52,16 +48,12 @@ def write_ogg_zip(
         )
     utterances = sorted(utterances, key=lambda utterance: utterance.name)
     _check_names(utterances)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-            _add(archive, f"{name}.txt", _metadata(utterances, sample_rate).encode())
-            for utterance in utterances:
-                _add(archive, f"{name}/{utterance.name}.flac", _flac(utterance.audio, sample_rate))
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    audio = {utterance.name: utterance.audio for utterance in utterances}
+    entries = [
+        Entry(u.name, f"{u.name}.flac", u.text, round(len(u.audio) / sample_rate, 6))
+        for u in utterances
+    ]
+    write_archive(path, entries, lambda entry: flac_bytes(audio[entry.name], sample_rate))
     return path
 
 
@@ -70,10 +62,7 @@ def read_texts(path: str | os.PathLike) -> dict[str, str]:
     :param path: an archive
     :return: the text of each utterance, by name, sorted
     """
-    name, _ = os.path.splitext(os.path.basename(os.fspath(path)))
-    with zipfile.ZipFile(path) as archive:
-        entries = ast.literal_eval(archive.read(f"{name}.txt").decode())
-    return {entry["seq_name"]: entry["text"] for entry in entries}
+    return {entry.name: entry.text for entry in read_entries(path)}
 
 
 def ogg_zip_opts(
@@ -117,19 +106,7 @@ def _check_names(utterances: list[Utterance]) -> None:
             )
 
 
-def _metadata(utterances: list[Utterance], sample_rate: int) -> str:
-    """:return: the list of dicts, one a line"""
-    lines = []
-    for name, audio, text in utterances:
-        duration = round(len(audio) / sample_rate, 6)
-        lines.append(
-            repr({"text": text, "duration": duration, "file": f"{name}.flac", "seq_name": name})
-            + ",\n"
-        )
-    return "[\n" + "".join(lines) + "]\n"
-
-
-def _flac(audio: numpy.ndarray, sample_rate: int) -> bytes:
+def flac_bytes(audio: numpy.ndarray, sample_rate: int) -> bytes:
     """:return: the content of a FLAC file; samples are rounded to 16 bit here, for libsndfile cuts them off"""
     samples = numpy.clip(numpy.round(audio * 2**15), -(2**15), 2**15 - 1).astype("int16")
     file = io.BytesIO()
@@ -137,8 +114,8 @@ def _flac(audio: numpy.ndarray, sample_rate: int) -> bytes:
     return file.getvalue()
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    info.create_system = 3  # Unix, on every system
-    info.external_attr = 0o644 << 16
-    archive.writestr(info, content)
+def ogg_bytes(audio: numpy.ndarray, sample_rate: int) -> bytes:
+    """:return: the content of an Ogg/Vorbis file"""
+    file = io.BytesIO()
+    import_soundfile().write(file, audio, sample_rate, format="OGG", subtype="VORBIS")
+    return file.getvalue()

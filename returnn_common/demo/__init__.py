@@ -7,7 +7,6 @@ disk, a config from a model and a step, training, recognition, errors.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import json
 import os
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..files import write_text
+from ..hints import valid_names
 
 BACKENDS = ("tensorflow-net-dict", "torch")
 SETTINGS = "settings.json"
@@ -117,7 +118,7 @@ class _Run:
         text = configs.train_config(
             self.settings["backend"], self.recipe, seed=self.settings["seed"]
         )
-        configs.write_text(self.folder / "train.config", text)
+        write_text(self.folder / "train.config", text)
         for path in checkpoints.set_aside_incomplete(self.folder / "checkpoints"):
             self.console.print(f"set aside {path}, which an interruption left incomplete")
         with progress.training_progress(self.console, self.recipe.num_epochs) as on_line:
@@ -130,7 +131,7 @@ class _Run:
         from . import configs, process, recognition
 
         text = configs.recognition_config(self.settings["backend"], self.recipe)
-        configs.write_text(self.folder / "recognition.config", text)
+        write_text(self.folder / "recognition.config", text)
         (self.folder / configs.POSTERIORS).unlink(missing_ok=True)
         with self.console.status("Recognising the test part ..."):
             process.run_returnn(
@@ -150,7 +151,7 @@ class _Run:
             for name, text in read_texts(self.folder / "corpus" / "test.zip").items()
         ]
         text = "".join("\t".join(line.values()) + "\n" for line in lines)
-        configs.write_text(self.folder / "recognised.tsv", "name\ttruth\trecognised\n" + text)
+        write_text(self.folder / "recognised.tsv", "name\ttruth\trecognised\n" + text)
         return lines
 
     def plot(self, posteriors: dict[str, Any], lines: list[dict[str, str]]) -> None:
@@ -186,7 +187,7 @@ class _Run:
             "load_average": os.getloadavg()[0],
             "versions": _versions(),
         }
-        configs.write_text(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
+        write_text(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         self.show(result, lines)
         return result
 
@@ -218,10 +219,7 @@ Next: open train.config, change the network, and run it in that folder:
 
 def _check_backend(backend: str) -> None:
     if backend not in BACKENDS:
-        (nearest,) = difflib.get_close_matches(str(backend), BACKENDS, n=1, cutoff=0.0)
-        raise ValueError(
-            f"no backend {backend!r}; did you mean {nearest!r}? There are {', '.join(BACKENDS)}"
-        )
+        raise ValueError(f"there is no backend {backend!r}{valid_names(backend, BACKENDS)}")
 
 
 def _check_installed(backend: str, *, synthetic: bool) -> None:
@@ -243,8 +241,6 @@ def _check_installed(backend: str, *, synthetic: bool) -> None:
 
 def _prepare_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> Path:
     """Make the folder, or check that what is in it may be continued."""
-    from .configs import write_text
-
     begun = folder / SETTINGS
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is a file; give another folder with --out")

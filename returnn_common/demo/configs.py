@@ -5,7 +5,6 @@ The two RETURNN configs of the demo: training and recognition. All paths in them
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from .. import nn
@@ -107,13 +106,6 @@ def recognition_config(backend: str, recipe: Recipe) -> str:
 def num_parameters() -> int:
     """:return: numbers in all parameters of the model"""
     return sum(parameter.num_elements() for parameter in make_model().parameters())
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write the whole file or nothing."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _common() -> dict[str, Any]:

@@ -4,13 +4,13 @@ The figures of the demo.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy
 
 from ..data.digits import LABELS
+from ..files import whole_file
 
 _TICKS = [label.replace(" ", "space") for label in LABELS] + ["blank"]
 
@@ -62,6 +62,5 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})

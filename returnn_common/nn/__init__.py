@@ -7,12 +7,12 @@ layers: :func:`lower`. Every public name of RF is reachable as ``nn.NAME``; the 
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 import returnn.frontend as _rf
 from returnn.tensor import Dim, Tensor, TensorDict, batch_dim, single_step_dim
 
+from ..hints import near_misses
 from . import _returnn
 from ._backend import LayersBackend
 from ._graph import Node
@@ -43,9 +43,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(_rf, name)
     except AttributeError:
-        near = difflib.get_close_matches(name, __dir__(), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise AttributeError(f"nn has no {name!r}{hint}") from None
+        raise AttributeError(f"nn has no {name!r}{near_misses(name, __dir__())}") from None
 
 
 def __dir__() -> list[str]:

@@ -232,6 +232,59 @@ def losses_of_net(net: Any) -> dict[str, Any]:
     return values
 
 
+class NetLoss(NamedTuple):
+    """One loss, or error, of a net: scalars in TensorFlow."""
+
+    total: Any  # summed over all frames
+    inverse_frames: Any  # 1 / number of frames, or what custom_inv_norm_factor says
+    objective: Any  # its part of what is minimised; None for an error, and for scale 0
+    scale: float
+    is_mean: bool  # in the objective it is divided by the number of frames
+
+    @property
+    def is_trained(self) -> bool:
+        return self.objective is not None
+
+
+def loss_details_of_net(net: Any) -> dict[str, NetLoss]:
+    """all about each loss, or error, of a ``TFNetwork``: RETURNN's ``LossHolder`` and its ``loss`` know it"""
+    holders, _, _ = net.get_losses_initialized(with_total=False)
+    details = {}
+    for holder in holders.values():
+        value, options = holder.get_loss_value(), holder.loss
+        details[holder.name] = NetLoss(
+            total=holder.get_error_value() if value is None else value,
+            inverse_frames=holder.get_norm_factor(),
+            objective=holder.get_loss_value_for_objective(),
+            scale=options.scale,
+            is_mean=options.use_normalized_loss,
+        )
+    return details
+
+
+def random_uniform_of_layers() -> tuple[Any, str]:
+    """(module, name) of the function with which RETURNN's layers draw random numbers for dropout"""
+    import returnn.tf.compat as tf_compat
+
+    return tf_compat.v1, "random_uniform"
+
+
+def control_flow_context(graph: Any) -> Any:
+    """the innermost cond or while loop of TensorFlow's, of which RETURNN uses the first version"""
+    return graph._get_control_flow_context()
+
+
+def on_mark_as_loss(ctx: rf.RunCtx, check: Callable[[Tensor], None]) -> None:
+    """``Tensor.mark_as_loss`` calls the method of this name of the run context: ``check`` sees each loss before that"""
+    original = ctx.mark_as_loss
+
+    def mark_as_loss(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        check(loss)
+        original(loss, *args, **kwargs)
+
+    ctx.mark_as_loss = mark_as_loss  # type: ignore[method-assign]
+
+
 # --- modules whose globals RF's functions look up
 
 
@@ -242,6 +295,7 @@ __all__ = [
     "BEHAVIOR_VERSION",
     "Backend",
     "DimOperation",
+    "NetLoss",
     "Tensor",
     "as_tensor",
     "attention",
@@ -250,14 +304,18 @@ __all__ = [
     "batch_dim",
     "batch_size_of_net",
     "behavior_version",
+    "control_flow_context",
     "current_extern_data",
     "extern_data_of_step",
     "global_backend",
     "is_special",
+    "loss_details_of_net",
     "losses_of_net",
     "masked_select_with_batch",
     "mel",
+    "on_mark_as_loss",
     "operation_of",
+    "random_uniform_of_layers",
     "register",
     "replaced",
     "require_behavior_version",

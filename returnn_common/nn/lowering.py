@@ -8,7 +8,6 @@ The step runs once on tensors that are layers to be (:mod:`._backend`); what it 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import sys
 import threading
@@ -20,6 +19,7 @@ import numpy
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor, TensorDict, batch_dim
 
+from ..hints import near_misses
 from . import _passes, _returnn
 from ._backend import LayersBackend
 from ._emit import Emitter, Variable
@@ -145,9 +145,7 @@ class Lowered:
 
 def _named(values: Mapping[str, numpy.ndarray], name: str, what: str) -> numpy.ndarray:
     if name not in values:
-        near = difflib.get_close_matches(name, list(values), n=3)
-        hint = f"; near: {', '.join(near)}" if near else ""
-        raise KeyError(f"the {what} lack {name!r}{hint}")
+        raise KeyError(f"the {what} lack {name!r}{near_misses(name, values)}")
     return values[name]
 
 
