@@ -29,13 +29,13 @@ def __getattr__(name: str) -> ModuleType:
     """
     import importlib
 
-    from .hints import valid_names
-
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     parts = _part_names()
     if name in parts:
         return importlib.import_module(f".{name}", __name__)
+    from .hints import valid_names
+
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{valid_names(name, parts)}")
 
 
