@@ -8,12 +8,13 @@ Exit codes: 0, 1 for an error while a command runs, 2 for wrong usage, 130 for C
 from __future__ import annotations
 
 import argparse
-import difflib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import __version__
+from . import __version__, zoo_commands
+from .hints import valid_names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _fail("interrupted", code=130)
+    except BrokenPipeError:  # the reader has seen enough: `returnn-common list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if not _is_for_the_user(error):
             raise
@@ -48,7 +52,7 @@ def _make_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     parser.add_argument("--version", action="version", version=f"returnn_common {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(commands)
-    _add_list(commands)
+    zoo_commands.add_commands(commands)
     return parser, list(commands.choices)
 
 
@@ -89,18 +93,6 @@ def _run_demo(args: argparse.Namespace) -> None:
     )
 
 
-def _add_list(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("list", help="list the models and their parts")
-    parser.set_defaults(run=_run_list)
-
-
-def _run_list(args: argparse.Namespace) -> None:
-    from . import zoo
-
-    for line in zoo.list():
-        print(line)
-
-
 def _check_command(
     argv: Sequence[str], parser: argparse.ArgumentParser, commands: Sequence[str]
 ) -> None:
@@ -110,9 +102,7 @@ def _check_command(
     word = next((arg for arg in argv if not arg.startswith("-")), None)
     if word is None or word in commands:
         return
-    near = difflib.get_close_matches(word, commands, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the commands are: {', '.join(commands)}"
-    parser.error(f"unknown command {word!r}; {hint}")
+    parser.error(f"there is no command {word!r}{valid_names(word, commands)}")
 
 
 def _is_for_the_user(error: Exception) -> bool:

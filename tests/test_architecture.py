@@ -30,6 +30,7 @@ class Part:
     frameworks: bool = False  # inside functions
 
 
+LEAVES = ("files", "hints")  # every part may import them
 LEAF_AT_THE_TOP = Part(own=("*",), other=("*",), frameworks=True)
 BLOCKS = ("nn", "zoo._dims")
 
@@ -41,8 +42,12 @@ PARTS = {
     "copying": LEAF_AT_THE_TOP,
     "demo": LEAF_AT_THE_TOP,
     "testing": LEAF_AT_THE_TOP,
+    "zoo_commands": LEAF_AT_THE_TOP,
+    "files": Part(),
+    "hints": Part(),
     "hookspecs": Part(other=("pluggy",)),
-    "plugins": Part(own=("hookspecs",), other=("pluggy",)),
+    "records": Part(own=("hookspecs",), other=("pluggy",)),
+    "plugins": Part(own=("hookspecs", "records")),
     "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
     "training": Part(own=("nn",), other=("numpy", "returnn"), frameworks=True),
     "data": Part(
@@ -55,7 +60,7 @@ PARTS = {
             "soundfile",
         )
     ),
-    "zoo": Part(own=("hookspecs", "plugins")),
+    "zoo": Part(own=("hookspecs", "plugins", "records")),
     "zoo._dims": Part(own=("nn",)),
     "zoo.augmentation": Part(own=BLOCKS),
     "zoo.frontend": Part(own=BLOCKS),
@@ -153,7 +158,7 @@ def wrong_with(item: Import, package_name: str) -> str | None:
         target = part_of(item.target)
         if item.target in LATE_MODULES and not (part in ("nn", "training") and item.late):
             return f"{item.target} imports a framework: only nn and training, inside functions"
-        if target not in (part, "", *allowed.own) and "*" not in allowed.own:
+        if target not in (part, "", *LEAVES, *allowed.own) and "*" not in allowed.own:
             return f"{part or 'the package itself'} may not import {item.target}"
         return None
     if is_in(item.target, package_name):

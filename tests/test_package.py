@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import returnn_common
-from returnn_common import cli, demo
+from returnn_common import cli, demo, zoo_commands
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,7 +87,7 @@ def test_demo_gets_its_options(monkeypatch):
 
 def test_list(capsys):
     assert cli.main(["list"]) == 0
-    assert "conformer" in capsys.readouterr().out.splitlines()
+    assert "\nconformer_block " in capsys.readouterr().out
 
 
 def test_version(capsys):
@@ -103,7 +103,7 @@ def run_with(monkeypatch, error: BaseException | None, raised_by: str) -> int:
     code = compile("def run(args):\n    if error:\n        raise error", raised_by, "exec")
     scope = {"error": error}
     exec(code, scope)
-    monkeypatch.setattr(cli, "_run_list", scope["run"])
+    monkeypatch.setattr(zoo_commands, "_run_list", scope["run"])
     return cli.main(["list"])
 
 
@@ -143,13 +143,21 @@ def test_ctrl_c_prints_no_traceback(tmp_path):
         "    import _thread\n"
         "    _thread.interrupt_main()\n"
         "    for _ in range(10**8): pass\n"
-        "cli._run_list = run\n"
+        "cli.zoo_commands._run_list = run\n"
         "raise SystemExit(cli.main(['list']))\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stderr) == (130, "returnn-common: interrupted\n")
+
+
+def test_reader_that_stops_early():
+    command = f"{sys.executable} -m returnn_common list | true"
+    result = subprocess.run(
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stderr == ""
 
 
 def metadata(monkeypatch) -> dict:
