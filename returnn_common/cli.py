@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__, zoo_commands
+from .data import commands as data_commands
 from .hints import valid_names
 
 
@@ -53,6 +54,7 @@ def _make_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(commands)
     zoo_commands.add_commands(commands)
+    data_commands.add_commands(commands)
     return parser, list(commands.choices)
 
 
