@@ -450,6 +450,7 @@ OPTIONS = {
         "from in_dim out_dim activation with_bias dropout dropout_axis dropout_noise_shape "
         "dropout_on_forward forward_weights_init bias_init is_output_layer"
     ),
+    "masked_computation": "from mask in_spatial_dim out_spatial_dim unit",
     "merge_dims": "from axes out_dim",
     "pad": "from axes padding out_dims mode value handle_dynamic_dims",
     "pool": (

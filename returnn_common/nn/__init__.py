@@ -24,8 +24,10 @@ from .functions import (
     dropout,
     extern_data,
     mark_as_loss,
+    masked_computation,
     scan,
     select_frames,
+    unmask,
 )
 from .lowering import Lowered, lower
 from .torch_config import torch_config

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import returnn.frontend as rf
-from returnn.tensor import Dim, Tensor, batch_dim
+from returnn.tensor import Dim, Tensor
 
 from . import _control_flow, _returnn
-from ._formulas import config_eval, is_traced
+from ._formulas import is_traced
+from ._masked import masked_computation, select_frames, unmask
 from ._names import any_feature_dim, resolve_dim
 
 #: Tensors that a loss function named; ``mark_as_loss`` without a name takes it.
@@ -143,29 +144,6 @@ def ctc_greedy_decode(
     return labels, out_spatial_dim
 
 
-def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Tensor, Dim]:
-    """
-    the frames ``[B, out_spatial_dim, ..]`` of ``source`` where ``mask`` ``[B, spatial_dim]`` is
-    true, and that dim
-    """
-    if spatial_dim.is_dynamic():
-        valid = rf.compare_bc(rf.range_over_dim(spatial_dim), "<", spatial_dim.get_size_tensor())
-        mask = rf.logical_and(mask, valid)
-    if not is_traced(source):
-        return rf.masked_select(source, mask=mask, dims=[spatial_dim])
-    length = rf.reduce_sum(rf.cast(mask, "int32"), axis=spatial_dim)
-    out_dim = Dim(length, name=f"{spatial_dim.name}_selected")
-    dims = [
-        batch_dim,
-        out_dim,
-        *(dim for dim in source.dims if dim not in (batch_dim, spatial_dim)),
-    ]
-    sources = [source, mask, rf.range_over_dim(out_dim)]
-    out = config_eval("select_frames", sources, dims, hint="selected", like=source)
-    out.feature_dim = source.feature_dim
-    return out, out_dim
-
-
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     *,
@@ -248,6 +226,8 @@ __all__ = [
     "ctc_loss",
     "dropout",
     "extern_data",
+    "masked_computation",
     "scan",
     "select_frames",
+    "unmask",
 ]
