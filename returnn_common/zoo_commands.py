@@ -8,7 +8,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .copying import Change
+    from .plugins import Plugin
+    from .records import Entry
+
+Run = Callable[[argparse.Namespace], None]
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
@@ -16,10 +25,13 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     _add_list(commands)
     _add_info(commands)
     _add_plugins(commands)
+    _add_copy(commands)
+    _add_status(commands)
+    _add_update(commands)
 
 
 def _add(
-    commands: argparse._SubParsersAction, name: str, text: str, run
+    commands: argparse._SubParsersAction, name: str, text: str, run: Run
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     parser.add_argument(
@@ -29,7 +41,7 @@ def _add(
     return parser
 
 
-def _strictly(run):
+def _strictly(run: Run) -> Run:
     """:return: `run`, but first what ``--strict`` says"""
 
     def run_strictly(args: argparse.Namespace) -> None:
@@ -72,7 +84,7 @@ def _run_list(args: argparse.Namespace) -> None:
         _print_table((registry.short_name(e), e.kind, e.summary) for e in entries)
 
 
-def _as_json(entry) -> dict[str, object]:
+def _as_json(entry: Entry) -> dict[str, object]:
     keys = ("name", "full_name", "kind", "summary", "backends")
     return {key: getattr(entry, key) for key in keys}
 
@@ -109,7 +121,71 @@ def _run_plugins(args: argparse.Namespace) -> None:
     plugins.all_entries()  # in strict mode, an error
 
 
-def _outcome(plugin) -> str:
+def _outcome(plugin: Plugin) -> str:
     if plugin.state != "loaded":
         return plugin.reason
     return f"{len(plugin.entries)} {'entry' if len(plugin.entries) == 1 else 'entries'}"
+
+
+# --- copies
+
+
+def _add_copy(commands: argparse._SubParsersAction) -> None:
+    text = "copy the source of an entry, and of what it needs, to edit it"
+    parser = _add(commands, "copy", text, _run_copy)
+    parser.add_argument("name", metavar="NAME", help="as `list` prints it")
+    parser.add_argument("--to", metavar="DIR", required=True, help="a Python package, or a new one")
+    _add_dry_run(parser)
+    _add_diff(parser)
+
+
+def _run_copy(args: argparse.Namespace) -> None:
+    from . import copying
+
+    _print_changes(copying.copy(args.name, args.to, dry_run=args.dry_run), args)
+    if not args.dry_run:
+        line = copying.import_line(args.name, args.to)
+        print(f"\nWith {Path(args.to).resolve().parent} on the path: {line}")
+
+
+def _add_status(commands: argparse._SubParsersAction) -> None:
+    text = "say what you and the originals changed in a folder of copies"
+    parser = _add(commands, "status", text, _run_status)
+    parser.add_argument("folder", metavar="DIR", help="the folder of `copy --to`")
+    _add_diff(parser)
+
+
+def _run_status(args: argparse.Namespace) -> None:
+    from . import copying
+
+    _print_changes(copying.status(args.folder), args)
+
+
+def _add_update(commands: argparse._SubParsersAction) -> None:
+    text = "bring what changed in the originals into a folder of copies; edits stay"
+    parser = _add(commands, "update", text, _run_update)
+    parser.add_argument("folder", metavar="DIR", help="the folder of `copy --to`")
+    _add_dry_run(parser)
+    _add_diff(parser)
+
+
+def _run_update(args: argparse.Namespace) -> None:
+    from . import copying
+
+    _print_changes(copying.update(args.folder, dry_run=args.dry_run), args)
+
+
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="write nothing")
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--diff", action="store_true", help="also print the changes")
+
+
+def _print_changes(changes: Sequence[Change], args: argparse.Namespace) -> None:
+    _print_table((change.state, change.path) for change in changes)
+    if args.diff:
+        print("".join(f"\n{change.diff()}" for change in changes if change.diff()), end="")
+    if getattr(args, "dry_run", False):
+        print("\nNothing was written (--dry-run).")

@@ -277,6 +277,8 @@ def make_tree(folder: Path, file: str, code: str) -> Path:
         "run('--version')",
         "run('demo', '--help')",
         "run('list')",
+        "run('info', 'transformer')",
+        "run('plugins')",
     ],
 )
 def test_stays_light(code):
