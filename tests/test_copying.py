@@ -246,10 +246,8 @@ def test_single_file(tmp_path, monkeypatch, imported):
             "import my_zoo.names",
             "block.py:1: 'import my_zoo.names' cannot .*'from my_zoo import names'",
         ),
-        (
-            "import math, my_zoo.names as n",
-            "block.py:1: 'import my_zoo.names' cannot be made relative",
-        ),
+        ("import math, my_zoo.names as n", "block.py:1: one import takes copied and other modules"),
+        ("import my_zoo.names as n, my_zoo.parts", "block.py:1: 'import my_zoo.names' cannot be"),
         ("from .... import x", "block.py:1: 'from .... import' leaves the package 'my_zoo.blocks'"),
     ],
 )
@@ -259,6 +257,17 @@ def test_what_cannot_be_copied(line, message, package, tmp_path):
     with pytest.raises(ValueError, match=message):
         copying.copy("block", tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
+
+
+def test_module_with_files_beside_it(package, tmp_path, imported):
+    """It stays where it is, and the copy imports it from there."""
+    package.write({"my_zoo/__init__.py": "", "my_zoo/blocks/shapes.py": "a = __file__\n"})
+    package.edit("from my_zoo.blocks import shapes", "from .shapes import a\nfrom . import shapes")
+    copying.copy("block", tmp_path / "mine")
+    assert "blocks/shapes.py" not in states(copying.status(tmp_path / "mine"))
+    lines = (tmp_path / "mine/blocks/block.py").read_text().splitlines()
+    assert lines[4:6] == ["from my_zoo.blocks.shapes import a", "from my_zoo.blocks import shapes"]
+    assert imported("mine.blocks.block").a == str(tmp_path / "my_zoo/blocks/shapes.py")
 
 
 def test_module_that_is_not_there(package, tmp_path):
@@ -332,12 +341,10 @@ def test_interrupted_copy_goes_on(package, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         write(self, path, text)
 
-    monkeypatch.setattr(copying.store.Store, "write", failing)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(copying.store.Store, "write", failing)
         copying.copy("block", tmp_path / "mine")
     copying.copy("block", tmp_path / "mine")
-    monkeypatch.undo()
-    zoo.register_module(sys.modules["my_zoo.entries"])
     copying.copy("block", tmp_path / "whole")
     assert tree(tmp_path / "mine") == tree(tmp_path / "whole")
     assert not list(tmp_path.rglob("*.tmp"))

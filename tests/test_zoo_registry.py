@@ -144,7 +144,15 @@ def test_info_prints_as_a_page():
     ("code", "arguments"),
     [
         ("class Made:\n    def __init__(self, a, *, b: int = 3): pass", [("a", ""), ("b", "3")]),
-        ("class Made:\n    a: int\n    b: str = 'x'", [("a", ""), ("b", "'x'")]),
+        (
+            "class Made(Base): pass\nclass Base(int):\n    def __init__(self, a=1): pass",
+            [("a", "1")],
+        ),
+        ("class Made(Exception):\n    a: int = 3", []),
+        (
+            "@dataclass(frozen=True)\nclass Made:\n    a: int\n    b: str = 'x'",
+            [("a", ""), ("b", "'x'")],
+        ),
         ("def Made(a, /, b=(1, 2), *c, d, **e): pass", [*zip("abcde", ["", "(1, 2)", "", "", ""])]),
         ("from .parts import make_other as Made", [("z", "1")]),
     ],

@@ -31,7 +31,7 @@ def files_of(entry: Entry) -> list[File]:
     """
     plugin = next(p for p in plugins.all_plugins() if entry in p.entries)
     root, sources = closure.sources_of(entry)
-    return [copied(source, root, plugin) for source in sources]
+    return copied(sources, root, plugin)
 
 
 def import_line(name: str, folder: str | Path) -> str:

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..plugins import Plugin
-from ..zoo import sources
-from ..zoo.sources import Source
-from .closure import is_inside, refuse
+from ..zoo.sources import Source, base_of, imports
+from .closure import module_of, refuse
 
 HEADER = (
     "# Copied from {file} of {origin}.\n"
@@ -43,17 +42,28 @@ def body_of(text: str) -> str:
     return "\n".join(text.split("\n")[HEADER_LINES:])
 
 
-def copied(source: Source, root: str, plugin: Plugin) -> File:
+def copied(sources: list[Source], root: str, plugin: Plugin) -> list[File]:
     """
-    :param root: the package whose modules are copied
-    :param plugin: the origin, for the header
-    :raises ValueError: an import of the copied part in a form that cannot be rewritten
+    :param sources: all files of the copy
+    :param root: the package that they are from
+    :param plugin: the origin, for the headers
+    :return: the files as they are in the copy
+    :raises ValueError: an import of a copied file in a form that cannot be rewritten
     """
+    modules = {source.module for source in sources}
+    return [
+        File(
+            path_of(source, root), _header(source, root, plugin) + _rewritten(source, root, modules)
+        )
+        for source in sources
+    ]
+
+
+def _header(source: Source, root: str, plugin: Plugin) -> str:
     origin = ", ".join(filter(None, [f"{plugin.owner} {plugin.version}".strip(), plugin.licence]))
     package = root.rpartition(".")[0]
     inner = source.module.removeprefix(f"{package}." if package else "")
-    header = HEADER.format(file=_path(inner, source), origin=origin)
-    return File(path_of(source, root), header + _rewritten(source, root))
+    return HEADER.format(file=_path(inner, source), origin=origin)
 
 
 def path_of(source: Source, root: str) -> str:
@@ -82,35 +92,35 @@ class _Edit:
     text: str
 
 
-def _rewritten(source: Source, root: str) -> str:
+def _rewritten(source: Source, root: str, copied: set[str]) -> str:
     lines = source.text.split("\n")
-    for edit in sorted(_edits(source, root), reverse=True):
+    for edit in sorted(set(_edits(source, root, copied)), reverse=True):
         (first, left), (last, right) = edit.start, edit.end
         joined = lines[first - 1][:left] + edit.text + lines[last - 1][right:]
         lines[first - 1 : last] = [joined]
     return "\n".join(lines)
 
 
-def _edits(source: Source, root: str) -> Iterator[_Edit]:
-    for node in ast.walk(source.tree):
+def _edits(source: Source, root: str, copied: set[str]) -> Iterator[_Edit]:
+    modules: dict[ast.stmt, list[str]] = {}
+    for item in imports(source):
+        modules.setdefault(item.node, []).append(module_of(item, root))
+    for node, targets in modules.items():
+        inside = [module in copied for module in targets]
+        if any(inside) and not all(inside):
+            raise refuse(source, node, "one import takes copied and other modules: make two of it")
         if isinstance(node, ast.ImportFrom):
-            base = sources.base_of(node, source)
-            if any(f"{base}.{a.name}" == root for a in node.names):
-                raise refuse(source, node, f"imports the package {root!r} itself")
-            new = _new_base(node, base, source, root)
-            if new is not None:
-                yield _Edit(*_place_of_base(node, source), f" {new} ")
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if is_inside(alias.name, root):
-                    yield _as_from_import(node, alias, source, root)
+            yield from _edit_from(node, source, inside=inside[0])
+        elif isinstance(node, ast.Import) and inside[0]:
+            yield _as_from_import(node, source)
 
 
-def _new_base(node: ast.ImportFrom, base: str, source: Source, root: str) -> str | None:
-    """:return: what stands between ``from`` and ``import`` in the copy; None where that stays"""
-    if is_inside(base, root):
-        return None if node.level else relative(base, source.package)
-    return base if node.level else None
+def _edit_from(node: ast.ImportFrom, source: Source, *, inside: bool) -> Iterator[_Edit]:
+    """:return: what changes between ``from`` and ``import``"""
+    base = base_of(node, source)
+    if inside != bool(node.level):
+        new = relative(base, source.package) if inside else base
+        yield _Edit(*_place_of_base(node, source), f" {new} ")
 
 
 def relative(module: str, package: str) -> str:
@@ -130,12 +140,13 @@ def _place_of_base(node: ast.ImportFrom, source: Source) -> tuple[tuple[int, int
     return word.end, next(token.start for token in tokens if token.string == "import")
 
 
-def _as_from_import(node: ast.Import, alias: ast.alias, source: Source, root: str) -> _Edit:
+def _as_from_import(node: ast.Import, source: Source) -> _Edit:
     """:return: ``import package.part as p`` as ``from . import part as p``"""
+    alias = node.names[0]
     parent, _, name = alias.name.rpartition(".")
-    if alias.asname is None or not is_inside(parent, root) or len(node.names) > 1:
-        hint = f"write 'from {parent or root} import {name}'"
-        raise refuse(source, node, f"'import {alias.name}' cannot be made relative ({hint})")
+    if alias.asname is None or not parent or len(node.names) > 1:
+        hint = f"; write 'from {parent} import {name}'" if parent else ""
+        raise refuse(source, node, f"'import {alias.name}' cannot be made relative{hint}")
     assert node.end_lineno is not None and node.end_col_offset is not None
     text = f"from {relative(parent, source.package)} import {name} as {alias.asname}"
     return _Edit((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset), text)

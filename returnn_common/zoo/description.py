@@ -98,8 +98,8 @@ def describe(entry: Entry, plugin: Plugin) -> Info:
     :raises ValueError: the source of its function is not found
     """
     source, node = find_definition(entry)
-    docs = [ast.get_docstring(n) or "" for n in (node, *_init(node), source.tree)]
-    parameters = _parameters(node)
+    docs = [ast.get_docstring(n) or "" for n in (node, *_init(node, source), source.tree)]
+    parameters = _parameters(node, source)
     signature = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
     return Info(
         name=entry.full_name,
@@ -143,23 +143,28 @@ class _Text(str):
     __repr__ = str.__str__
 
 
-def _init(node: ast.FunctionDef | ast.ClassDef) -> list[ast.FunctionDef]:
-    """:return: the ``__init__`` that a class defines itself, else nothing"""
-    body = node.body if isinstance(node, ast.ClassDef) else []
-    return [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+def _init(node: ast.FunctionDef | ast.ClassDef, source: sources.Source) -> list[ast.FunctionDef]:
+    """:return: the ``__init__`` of a class or of its first base that has one, else nothing"""
+    if isinstance(node, ast.FunctionDef):
+        return []
+    own = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    for base in node.bases if not own else []:
+        found = sources.definition(f"{source.module}:{ast.unparse(base)}")
+        own = own or (_init(found[1], found[0]) if found else [])
+    return own
 
 
-def _parameters(node: ast.FunctionDef | ast.ClassDef) -> list[inspect.Parameter]:
+def _parameters(
+    node: ast.FunctionDef | ast.ClassDef, source: sources.Source
+) -> list[inspect.Parameter]:
     """:return: the arguments with which a function or class is called"""
     if isinstance(node, ast.FunctionDef):
         return _of_function(node.args)
-    for function in _init(node):
-        return _of_function(function.args)[1:]  # without self
-    fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]  # of a dataclass
-    return [
-        _parameter(ast.arg(ast.unparse(f.target), f.annotation), f.value, "POSITIONAL_OR_KEYWORD")
-        for f in fields
-    ]
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+        args = [ast.arg(ast.unparse(f.target), f.annotation) for f in fields]
+        return [_parameter(a, f.value, "POSITIONAL_OR_KEYWORD") for a, f in zip(args, fields)]
+    return [p for init in _init(node, source) for p in _of_function(init.args)[1:]]  # without self
 
 
 def _of_function(args: ast.arguments) -> list[inspect.Parameter]:
