@@ -17,7 +17,7 @@ from returnn.tensor import Dim, Tensor, batch_dim
 from returnn.util.basic import BehaviorVersion
 
 from returnn_common import nn, testing
-from returnn_common.nn import _formulas, _lstm, _returnn
+from returnn_common.nn import _attention, _config_calls, _ctc, _lstm, _replaced, _returnn
 from returnn_common.nn._backend import LayersBackend
 from returnn_common.nn._graph import Node
 
@@ -187,7 +187,7 @@ def test_rf_looks_names_up_as_globals(function, name):
     assert module in (_returnn.mel, _returnn.attention)
     assert name in function.__code__.co_names and hasattr(module, name), (
         f"RETURNN's {function.__qualname__} no longer calls {name} as a global of its module: "
-        f"our replacement in _formulas.REPLACED is not hit there."
+        f"our replacement in _replaced.REPLACED is not hit there."
     )
 
 
@@ -196,27 +196,27 @@ def accepts(function: Any, name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-@pytest.mark.parametrize("owner, name", _formulas.REPLACED, ids=str)
+@pytest.mark.parametrize("owner, name", _replaced.REPLACED, ids=str)
 def test_replacements_fit_what_they_replace(owner, name):
     what = f"{getattr(owner, '__name__', owner)}.{name}"
-    assert hasattr(owner, name), f"RETURNN has no {what} any more: _formulas.REPLACED replaces it."
+    assert hasattr(owner, name), f"RETURNN has no {what} any more: _replaced.REPLACED replaces it."
     theirs = inspect.signature(getattr(owner, name)).parameters
-    replacement = _formulas.REPLACED[owner, name]
+    replacement = _replaced.REPLACED[owner, name]
     ours = dict(list(inspect.signature(replacement).parameters.items())[1:])
     for parameter in theirs:
         assert accepts(replacement, parameter), (
-            f"RETURNN's {what} has a parameter {parameter!r}: _formulas.{replacement.__name__} "
+            f"RETURNN's {what} has a parameter {parameter!r}: {replacement.__module__}.{replacement.__name__} "
             f"does not take it yet."
         )
     for parameter, kind in ours.items():
         assert kind.kind is kind.VAR_KEYWORD or parameter in theirs, (
             f"RETURNN's {what} has no parameter {parameter!r} any more: "
-            f"_formulas.{replacement.__name__} passes it on."
+            f"{replacement.__module__}.{replacement.__name__} passes it on."
         )
         if parameter in theirs and kind.kind is not kind.VAR_KEYWORD:
             assert (kind.default is kind.empty) <= (theirs[parameter].default is kind.empty), (
                 f"RETURNN's {what} has a default for {parameter!r}: "
-                f"_formulas.{replacement.__name__} still requires it."
+                f"{replacement.__module__}.{replacement.__name__} still requires it."
             )
 
 
@@ -238,7 +238,7 @@ def test_modules_have_the_attributes_that_layers_own(module, names):
     )
     missing = [name for name in names.split() if not hasattr(made, name)]
     assert not missing, (
-        f"RETURNN's {module.__name__} has no {missing} any more: _formulas and the names of "
+        f"RETURNN's {module.__name__} has no {missing} any more: nn._attention, nn._ctc and the names of "
         f"parameters in checkpoints rely on them."
     )
 
@@ -247,9 +247,9 @@ def test_modules_have_the_attributes_that_layers_own(module, names):
 
 #: Methods of ours that hand their arguments on as they are.
 PASSED_ON = {
-    "ctc_loss": _formulas.ctc_loss,
-    "scaled_dot_product_attention": _formulas.dot_attention,
-    "rel_pos_self_attention": _formulas.rel_pos_self_attention,
+    "ctc_loss": _ctc.ctc_loss,
+    "scaled_dot_product_attention": _attention.dot_attention,
+    "rel_pos_self_attention": _attention.rel_pos_self_attention,
     "lstm": _lstm.lstm,
 }
 #: Ours take these as ``**options``: those of the random layer, and what has no meaning for layers.
@@ -541,7 +541,7 @@ def test_eval_functions_and_losses_of_a_net():
             "from": "data",
             "eval": doubled_rows,
             "eval_locals": {"factor": 2},
-            "out_type": _formulas.out_type(
+            "out_type": _config_calls.out_type(
                 [batch_dim, time_dim, feature_dim], feature_dim=feature_dim
             ),
         },
@@ -620,7 +620,7 @@ def test_rf_lowers_to_compact_layers(make, call, expected):
     found = classes_of(make(), call)
     assert found == expected, (
         f"RETURNN's own module or function is no longer replaced or fused: it lowers to {found} "
-        f"instead of {expected}; see _formulas.REPLACED and _passes."
+        f"instead of {expected}; see _replaced.REPLACED and _passes."
     )
 
 

@@ -12,9 +12,9 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from . import _expressions, _initial
-from ._formulas import ConfigFunction
+from ._config_calls import ConfigFunction
 from ._graph import Node, Region, walk
-from ._passes import Program
+from ._program import Program
 
 _INITIAL_OPTION = {
     ("linear", "W"): "forward_weights_init",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor, single_step_dim
 
-from ._formulas import ConfigCall, ConfigFunction, out_type
+from ._config_calls import ConfigCall, ConfigFunction, out_type
 from ._graph import layer
 from ._shapes import without
 

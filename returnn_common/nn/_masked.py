@@ -12,7 +12,7 @@ from collections.abc import Callable
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor, batch_dim
 
-from ._formulas import config_eval, is_traced
+from ._config_calls import config_eval, is_traced
 from ._graph import Graph, Node, Region, add_node, layer
 
 

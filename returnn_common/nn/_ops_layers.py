@@ -8,7 +8,7 @@ from typing import Any
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-from . import _formulas
+from . import _lstm
 from ._graph import layer
 from ._ops_common import given, like
 from ._returnn import Backend
@@ -239,4 +239,4 @@ class Layers(Backend):
 
     @staticmethod
     def lstm(source: Tensor, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        return _formulas.lstm(source, **kwargs)
+        return _lstm.lstm(source, **kwargs)

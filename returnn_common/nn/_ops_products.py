@@ -8,7 +8,7 @@ from typing import Any
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-from . import _formulas
+from . import _attention, _ctc
 from ._graph import layer
 from ._ops_common import like
 from ._returnn import Backend
@@ -84,19 +84,19 @@ class Products(Backend):
 
     @staticmethod
     def ctc_loss(**kwargs: Any) -> Tensor:
-        return _formulas.ctc_loss(**kwargs)
+        return _ctc.ctc_loss(**kwargs)
 
     @classmethod
     def scaled_dot_product_attention(
         cls, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any
     ) -> Tensor:
-        return _formulas.dot_attention(query, key, value, **kwargs)
+        return _attention.dot_attention(query, key, value, **kwargs)
 
     @classmethod
     def rel_pos_self_attention(
         cls, query: Tensor, key: Tensor, value: Tensor, pos_emb: Tensor, **kwargs: Any
     ) -> Tensor:
-        return _formulas.rel_pos_self_attention(query, key, value, pos_emb, **kwargs)
+        return _attention.rel_pos_self_attention(query, key, value, pos_emb, **kwargs)
 
 
 def without_once(dims: Sequence[Dim], drop: Sequence[Dim]) -> list[Dim]:

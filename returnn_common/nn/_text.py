@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 from returnn.tensor import Dim, single_step_dim
 
+from ._config_calls import ConfigFunction
 from ._config_functions import FUNCTIONS
-from ._formulas import ConfigFunction
 from ._returnn import BEHAVIOR_VERSION, base_of, operation_of
 
 _WIDTH = 110

@@ -9,7 +9,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from . import _control_flow, _returnn
-from ._formulas import is_traced
+from ._config_calls import is_traced
 from ._masked import masked_computation, select_frames, unmask
 from ._names import any_feature_dim, resolve_dim
 

@@ -23,8 +23,9 @@ from ..hints import near_misses
 from . import _passes, _returnn
 from ._backend import LayersBackend
 from ._emit import Emitter, Variable
-from ._formulas import REPLACED
 from ._graph import Graph, Node, add_node, layer
+from ._program import Program
+from ._replaced import REPLACED
 from ._shapes import give_size
 from ._text import layers_config
 
@@ -351,7 +352,7 @@ def _finish(
     parameters = {
         id(_variable_node(param)): (path, param) for path, param in model.named_parameters()
     }
-    program = _passes.Program(graph, roots, parameters)
+    program = Program(graph, roots, parameters)
     _passes.run(program)
     # in recognition RETURNN takes a layer of the name "output" for the result
     reserved = ("data", "output") if task == "forward" else ("data",)
