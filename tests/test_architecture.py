@@ -53,9 +53,11 @@ PARTS = {
     "data": Part(
         other=(
             "espeakng_loader",
+            "matplotlib",
             "numpy",
             "returnn.datasets",
             "returnn.tensor",
+            "rich",
             "sentencepiece",
             "soundfile",
         )

@@ -24,15 +24,14 @@ def read_batches(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}, expected a number of frames from 1 on")
-    dataset = _open(opts, keys)
-    dataset.init_seq_order(epoch=epoch)
-    return _batches(dataset, batch_size=batch_size, keys=keys)
+    return _batches(_open(opts, epoch, keys), batch_size=batch_size, keys=keys)
 
 
-def _open(opts: Mapping[str, Any], keys: Sequence[str]) -> Any:
+def _open(opts: Mapping[str, Any], epoch: int, keys: Sequence[str]) -> Any:
     from returnn.datasets.basic import init_dataset
 
     dataset = init_dataset(dict(opts))
+    dataset.init_seq_order(epoch=epoch)
     valid = [*dataset.get_data_keys(), SEQ_TAG]
     for key in keys:
         if key not in valid:

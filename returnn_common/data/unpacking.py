@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from ..files import write_text
@@ -32,7 +33,7 @@ def unpack(path: Path, folder: Path) -> Path:
         with tarfile.open(path) as archive:
             for member in archive:
                 _unpack_member(archive, member, target, path)
-    except (tarfile.TarError, EOFError, OSError) as exc:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as exc:
         if isinstance(exc, OSError) and exc.errno is not None:
             raise  # of the disk, not of the archive
         raise ValueError(f"{str(path)!r} is cut short or no tar file: {exc}") from exc
@@ -54,7 +55,8 @@ def _unpack_member(
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         content = archive.extractfile(member)
         assert content is not None
-        # "x": a name that comes twice ends in an error
+        if (target / name).exists():
+            raise ValueError(f"{str(path)!r} is refused: it has {member.name!r} twice")
         with content, open(target / name, "xb") as file:
             shutil.copyfileobj(content, file)
         os.utime(target / name, (member.mtime, member.mtime))
