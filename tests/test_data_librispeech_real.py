@@ -1,0 +1,139 @@
+"""
+The whole way on genuine LibriSpeech: prepare, check, read all utterances once through RETURNN. The test folder has
+113 of them, in parts that are named as the corpus names them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+from returnn_common import cli, data
+from returnn_common.data.checking import check
+from returnn_common.data.librispeech_preparation import prepare_librispeech
+from returnn_common.data.paths import VARIABLE
+
+soundfile = pytest.importorskip("soundfile")
+
+COUNTS = {"train-clean-100": 10, "dev-clean": 1, "test-clean": 1, "test-other": 101}
+MINUTES = 15.4
+
+
+@pytest.fixture(scope="module")
+def corpus(shared_data) -> Path:
+    folder = shared_data / "librispeech/LibriSpeech"
+    if not folder.is_dir():
+        pytest.skip(
+            f"no folder {folder}: genuine utterances of LibriSpeech in the layout of OpenSLR"
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(corpus) -> dict[str, str]:
+    """:return: by part/name, read from the transcripts with nothing of ours"""
+    found = {}
+    for path in corpus.rglob("*.trans.txt"):
+        for line in path.read_text().splitlines():
+            name, text = line.split(" ", 1)
+            found[f"{path.parents[2].name}/{name}"] = text
+    return found
+
+
+@pytest.fixture(scope="module")
+def common(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("common")
+    prepare_librispeech([corpus], folder / "librispeech")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(folder))
+        yield folder
+
+
+def sequences(part):
+    for batch in part.batches(batch_size=16_000 * 40, keys=["data", "classes", "seq_tag"]):
+        for i, tag in enumerate(batch["seq_tag"]):
+            part_name, name, _ = str(tag).split("/")
+            audio = batch["data"][i, : batch["data:size1"][i], 0]
+            yield f"{part_name}/{name}", audio, batch["classes"][i, : batch["classes:size1"][i]]
+
+
+def test_prepared_archives_are_whole(common):
+    reports = check(common)
+    assert len(reports) == len(COUNTS)
+    for part, count in COUNTS.items():
+        assert any(f"{part}.zip: {count} utterances" in report for report in reports)
+
+
+@pytest.mark.parametrize("vocab", ["en-128", "en-1k", "en-5k"])
+def test_text_is_the_transcript(vocab, texts):
+    vocab = data.bpe(vocab)
+    for text in texts.values():
+        assert vocab.decode(vocab.encode(text)) == text
+        assert vocab.to_words(vocab.encode(text)) == text.split()
+        assert vocab.unk_index not in vocab.encode(text)
+
+
+def test_every_utterance_once_through_returnn(common, corpus, texts):
+    dataset = data.Librispeech(tuple(COUNTS), partition_epoch=1)
+    seen, samples = [], 0
+    for part in (dataset.train, *dataset.eval.values()):
+        for key, audio, labels in sequences(part):
+            name = key.split("/")[1]
+            path = corpus / key.split("/")[0] / name.replace("-", "/", 1).split("-")[0]
+            expected, rate = soundfile.read(path / f"{name}.flac")
+            assert rate == 16_000
+            expected = (expected / numpy.abs(expected).max()).astype("float32")
+            numpy.testing.assert_array_equal(audio, expected)
+            assert dataset.vocab.decode(labels) == texts[key]
+            seen.append(key)
+            samples += len(audio)
+    assert sorted(seen) == sorted(texts) and len(seen) == sum(COUNTS.values()) == 113
+    assert samples / 16_000 / 60 == pytest.approx(MINUTES, abs=0.1)
+
+
+def test_zip_and_folder_agree(common, corpus):
+    """RETURNN's OggZipDataset on what we made, and its LibriSpeechCorpus on the corpus itself."""
+    ours = data.Librispeech(tuple(COUNTS), partition_epoch=1)
+    theirs = data.LibrispeechFolder(corpus)
+    for name in ("train", "test-other"):
+        parts = (d.train if name == "train" else d.eval[name] for d in (ours, theirs))
+        found, expected = (
+            {key: (audio, labels) for key, audio, labels in sequences(part)} for part in parts
+        )
+        assert found.keys() == expected.keys() and len(found) > 1
+        for key, (audio, labels) in found.items():
+            numpy.testing.assert_array_equal(audio, expected[key][0])
+            numpy.testing.assert_array_equal(labels, expected[key][1])
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_reading_in_processes_gives_the_same(common):
+    dataset = data.Librispeech(tuple(COUNTS), partition_epoch=1)
+    one, several = (
+        list(sequences(part)) for part in (dataset.train, dataset.train.in_processes(2))
+    )
+    assert [key for key, _, _ in one] == [key for key, _, _ in several]
+    for (_, audio, labels), (_, other_audio, other_labels) in zip(one, several, strict=True):
+        numpy.testing.assert_array_equal(audio, other_audio)
+        numpy.testing.assert_array_equal(labels, other_labels)
+
+
+def test_statistics(common, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.png"
+    assert cli.main(["data", "stats", "--vocab=en-128", f"--plot={plot}"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert rows["test-other"][1:5] == ["101", "0.22", "10", "1914"]
+    assert rows["train-clean-100"][1:5] == ["10", "0.04", "1", "434"]
+    assert plot.read_bytes()[1:4] == b"PNG"
+
+
+def test_vocabulary_from_the_prepared_transcripts(common, tmp_path, capsys):
+    out = tmp_path / "own.model"
+    argv = ["vocab", "train", "--from=librispeech", "--size=100", f"--out={out}"]
+    assert cli.main(argv) == 0
+    assert "asked for 100 labels, reached 100" in capsys.readouterr().out
+    assert data.Librispeech(tuple(COUNTS), vocab=str(out)).vocab.size == 100
