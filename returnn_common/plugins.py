@@ -30,7 +30,7 @@ from .records import Entry, entries_of
 GROUP = OWNER = hookspecs.PROJECT
 LICENCE = "Apache-2.0"  # of this package
 STRICT, SELECTED = "RETURNN_COMMON_STRICT", "RETURNN_COMMON_PLUGINS"
-BUILTINS = (".zoo.builtins",)  # our own registration modules
+BUILTINS = (".zoo.builtins", ".data.entries")  # our own registration modules
 
 PACKAGE = __name__.rpartition(".")[0]  # has many names: recipe.returnn_common, ...
 _registered: dict[str, Plugin] = {}

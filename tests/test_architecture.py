@@ -62,6 +62,7 @@ PARTS = {
             "soundfile",
         )
     ),
+    "data.entries": Part(own=("hookspecs",)),
     "zoo": Part(own=("hookspecs", "plugins", "records")),
     "zoo._dims": Part(own=("nn",)),
     "zoo.augmentation": Part(own=BLOCKS),

@@ -385,21 +385,6 @@ def phonemes(lexicon: str | Path) -> PhonemeVocab:
     return PhonemeVocab(str(lexicon))
 
 
-def bpe_en_128() -> SentencePieceVocab:
-    """:return: ``bpe("en-128")``, 128 pieces"""
-    return bpe("en-128")
-
-
-def bpe_en_1k() -> SentencePieceVocab:
-    """:return: ``bpe("en-1k")``, 1000 pieces"""
-    return bpe("en-1k")
-
-
-def bpe_en_5k() -> SentencePieceVocab:
-    """:return: ``bpe("en-5k")``, 5000 pieces"""
-    return bpe("en-5k")
-
-
 def as_vocab(vocab: Vocab | str) -> Vocab:
     """
     :param vocab: a vocabulary, the name of one for :func:`bpe`, or a SentencePiece model file
