@@ -346,6 +346,23 @@ def test_dropout_shares_its_mask_as_asked(dims, axis, num_masks, fused):
     assert abs(values.mean() - 1.0) < 0.1 or num_masks == 1
 
 
+def test_two_dropouts_of_one_tensor_draw_two_masks(dims):
+    """RETURNN itself would share the mask among all layers that read one layer with one rate"""
+
+    def step(*, model, extern_data, **_):
+        x = extern_data["data"]
+        (nn.dropout(x, 0.5) + nn.dropout(x, 0.5)).mark_as_loss("probe")
+
+    lowered = nn.lower(nn.Module(), step, dims.data)
+    data = batch((50,) * 8)
+    data["data"][:] = 1.0
+    with testing.layers_session(lowered, train=True) as (net, session):
+        outputs = [net.layers[name].output.placeholder for name in ("dropout", "dropout_1")]
+        masks = session.run(outputs, feed_dict=testing.feed_dict(net, data))
+    # independent halves agree in half of all places
+    assert 0.4 < (masks[0] == masks[1]).mean() < 0.6
+
+
 @pytest.mark.parametrize("use_mask", [True, False])
 def test_batch_norm(dims, use_mask):
     class Norm(nn.Module):

@@ -12,11 +12,12 @@ from ._graph import Node
 from ._ops_elementwise import Elementwise
 from ._ops_layers import Layers
 from ._ops_products import Products
+from ._ops_rest import Rest
 from ._ops_shapes import Shapes
 from ._ops_values import Values
 
 
-class LayersBackend(Values, Elementwise, Shapes, Products, Layers):
+class LayersBackend(Values, Elementwise, Shapes, Products, Layers, Rest):
     """RF operations as RETURNN layers."""
 
     name = "tensorflow-net-dict"

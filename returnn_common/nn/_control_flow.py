@@ -116,11 +116,7 @@ def scan(
     initial: Any = None,
     body: Callable[[Any, Any], tuple[Any, Any]],
 ) -> tuple[Any, Any]:
-    """outputs over ``spatial_dim`` and the last state of ``y, state = body(x, state)``, as one rec layer"""
-    if spatial_dim.is_static():
-        raise NotImplementedError(
-            f"nn.scan over {spatial_dim} of fixed size has no RETURNN layer; write a Python loop"
-        )
+    """one rec layer over ``spatial_dim``, which has a dynamic size: outputs, last state of ``y, state = body(x, state)``"""
     graph = Graph.current
     with graph.inside(Region(graph.region, kind="loop")) as region:
         frames = tree.map_structure(lambda x: _frame(x, spatial_dim), xs)

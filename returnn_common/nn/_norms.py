@@ -12,7 +12,7 @@ from returnn.tensor import Dim, Tensor
 
 from . import _returnn
 from ._config_calls import is_traced
-from ._graph import layer
+from ._graph import Graph, layer
 from ._shapes import without
 
 
@@ -44,9 +44,25 @@ def dropout(
         options["dropout_on_forward"] = True
     return layer(
         "dropout",
-        {"from": source, **options},
+        {"from": _own_mask(source, drop_prob), **options},
         dims=source.dims,
         dtype=source.dtype,
+        feature_dim=source.feature_dim,
+    )
+
+
+def _own_mask(source: Tensor, drop_prob: float) -> Tensor:
+    """RETURNN shares the mask among all dropouts of one layer at one rate: a second one reads a copy of the layer"""
+    seen = Graph.current.cache.setdefault(("dropout", drop_prob), set())
+    if id(source.raw_tensor) not in seen:
+        seen.add(id(source.raw_tensor))
+        return source
+    return layer(
+        "copy",
+        {"from": source},
+        dims=source.dims,
+        dtype=source.dtype,
+        hint="undropped",
         feature_dim=source.feature_dim,
     )
 

@@ -154,11 +154,13 @@ def scan(
     """
     Outputs ``[spatial_dim, ..]`` and the last state of ``y, state = body(x, state)`` over all frames ``x`` of ``xs``.
 
-    ``xs``, ``initial`` and what ``body`` gives are tensors or nested structures of tensors.
+    ``xs``, ``initial`` and what ``body`` gives are tensors or nested structures of tensors. On layers it is one rec
+    layer; over a dim of fixed size the body is written out for every frame.
     """
-    if is_traced_structure(xs) or is_traced_structure(initial):
+    traced = is_traced_structure(xs) or is_traced_structure(initial)
+    if traced and spatial_dim.is_dynamic():
         return _control_flow.scan(spatial_dim=spatial_dim, xs=xs, initial=initial, body=body)
-    return _eager_scan(body, spatial_dim=spatial_dim, xs=xs, initial=initial)
+    return _frame_by_frame(body, spatial_dim=spatial_dim, xs=xs, initial=initial)
 
 
 def is_traced_structure(value: Any) -> bool:
@@ -168,7 +170,7 @@ def is_traced_structure(value: Any) -> bool:
     return any(is_traced(item) for item in tree.flatten(value))
 
 
-def _eager_scan(body: Callable, *, spatial_dim: Dim, xs: Any, initial: Any) -> tuple[Any, Any]:
+def _frame_by_frame(body: Callable, *, spatial_dim: Dim, xs: Any, initial: Any) -> tuple[Any, Any]:
     import tree
 
     def frame(i: int) -> Any:
