@@ -116,7 +116,7 @@ def scan(
     initial: Any = None,
     body: Callable[[Any, Any], tuple[Any, Any]],
 ) -> tuple[Any, Any]:
-    """one rec layer over ``spatial_dim``, which has a dynamic size: outputs, last state of ``y, state = body(x, state)``"""
+    """outputs and last state of ``y, state = body(x, state)`` as one rec layer over ``spatial_dim`` of dynamic size"""
     graph = Graph.current
     with graph.inside(Region(graph.region, kind="loop")) as region:
         frames = tree.map_structure(lambda x: _frame(x, spatial_dim), xs)
