@@ -50,5 +50,6 @@ def returnn_common_entries() -> list[dict[str, Any]]:
           arguments of this function; each has a default
         - ``backends``: those of :data:`BACKENDS` where it works
         - ``tiny``: arguments for a very small one, for tests
-        - ``vary``: for each argument another value than in ``tiny``, for tests
+        - ``vary``: for each argument another value than in ``tiny``, for tests. In both, a string
+          ``"module:name"`` stands for what cannot be written in a module that imports little
     """

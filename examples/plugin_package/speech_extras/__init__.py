@@ -1,0 +1,1 @@
+"""An encoder, a dataset and a vocabulary for returnn_common."""
