@@ -676,3 +676,81 @@ def test_log_mel_of_rf_uses_the_replaced_filterbank():
         "RETURNN's log_mel_filterbank_from_raw no longer calls the global mel_filterbank of its "
         "module: the filters become a constant in the config; see _returnn.mel."
     )
+
+
+# --- what training takes from RETURNN
+
+
+def test_details_of_losses_and_effects_of_a_net():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm(feature_dim)
+
+    def step(*, model, extern_data, **_):
+        x = nn.reduce_sum(model.norm(extern_data["data"]), axis=feature_dim)
+        x.mark_as_loss("mean", use_normalized_loss=True, scale=0.5)
+        nn.reduce_sum(extern_data["data"], axis=feature_dim).mark_as_loss("error", as_error=True)
+
+    lowered = nn.lower(Model(), step, extern_data)
+    with testing.layers_session(lowered, train=True) as (net, session):
+        details = _returnn.loss_details_of_net(net)
+        got = session.run(
+            {name: (loss.total, loss.inverse_frames) for name, loss in details.items()},
+            feed_dict=testing.feed_dict(net, DATA),
+        )
+        effects = _returnn.effects_of_nets()
+    message = changed("keeps losses otherwise", "loss_details_of_net", "training.Session")
+    assert got["error"] == (32.0, 0.25), message  # 4 frames of 8 ones
+    loss: _returnn.NetLoss = details["mean"]
+    assert loss.is_mean and loss.scale == 0.5 and loss.is_trained, message
+    assert not details["error"].is_trained, message
+    message = changed("runs running statistics otherwise", "effects_of_nets", "training.Session")
+    assert len(effects) > 0, message
+
+
+def test_layers_draw_random_numbers_by_one_function():
+    calls = []
+
+    def counted(original, *args, **kwargs):
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    def step(*, model, extern_data, **_):
+        x = nn.dropout(nn.dropout(model(extern_data["data"]), 0.5), 0.5, axis=feature_dim)
+        nn.reduce_sum(x, axis=feature_dim).mark_as_loss("loss")
+
+    lowered = nn.lower(linear(), step, extern_data)
+    with (
+        _returnn.replaced({_returnn.random_uniform_of_layers(): counted}),
+        testing.layers_session(lowered, train=True) as (_, session),
+    ):
+        context = _returnn.control_flow_context(session.graph)
+    message = changed("draws otherwise", "random_uniform_of_layers", "dropout that can be resumed")
+    assert len(calls) == 2, message
+    message = changed("has another current context", "control_flow_context", "dropout in loops")
+    assert context is None, message
+
+
+def test_on_mark_as_loss():
+    seen = []
+    with _returnn.selected(LayersBackend), _returnn.run_ctx("train") as ctx:
+        _returnn.on_mark_as_loss(ctx, seen.append)
+        loss = nn.zeros((), dtype="float32")
+        loss.mark_as_loss("loss")
+    message = changed("marks losses otherwise", "on_mark_as_loss", "the check for marking twice")
+    assert seen == [loss] and list(ctx.losses) == ["loss"], message
+
+
+def test_raw_size_of():
+    dim = Dim(Tensor("size", [batch_dim], "int32", raw_tensor=numpy.array([3, 1], dtype="int32")))
+    message = changed("keeps sizes elsewhere", "raw_size_of", "feeding lengths")
+    assert _returnn.raw_size_of(dim).tolist() == [3, 1], message
+
+
+def test_quiet_log():
+    from returnn.log import log
+
+    _returnn.quiet_log()
+    message = changed("initialises its log otherwise", "quiet_log", "sessions that print nothing")
+    assert log.initialized, message

@@ -183,6 +183,13 @@ def size_of(dim: Dim) -> Tensor | None:
     return dim.dyn_size_ext
 
 
+def raw_size_of(dim: Dim) -> Any:
+    """the lengths of a dim that has some, as a tensor of their framework"""
+    size = size_of(dim)
+    assert size is not None, dim
+    return size.raw_tensor
+
+
 def set_size(dim: Dim, size: Tensor | None) -> None:
     """give ``dim`` its sizes: RF makes them, the masks and sizes of dim math of ``dyn_size_ext``"""
     dim.dyn_size_ext = size
@@ -232,6 +239,14 @@ def losses_of_net(net: Any) -> dict[str, Any]:
     return values
 
 
+def quiet_log() -> None:
+    """RETURNN tells every layer on its ``log``, which prints all before anybody has set its verbosity: only errors"""
+    from returnn.log import log
+
+    if not log.initialized:
+        log.initialize(verbosity=[1])
+
+
 class NetLoss(NamedTuple):
     """One loss, or error, of a net: scalars in TensorFlow."""
 
@@ -262,6 +277,13 @@ def loss_details_of_net(net: Any) -> dict[str, NetLoss]:
     return details
 
 
+def effects_of_nets() -> list[Any]:
+    """what the layers of all nets in the graph want to be run, though nothing reads it"""
+    import returnn.tf.compat as tf_compat
+
+    return list(tf_compat.v1.get_collection(tf_compat.v1.GraphKeys.UPDATE_OPS))
+
+
 def random_uniform_of_layers() -> tuple[Any, str]:
     """(module, name) of the function with which RETURNN's layers draw random numbers for dropout"""
     import returnn.tf.compat as tf_compat
@@ -282,7 +304,7 @@ def on_mark_as_loss(ctx: rf.RunCtx, check: Callable[[Tensor], None]) -> None:
         check(loss)
         original(loss, *args, **kwargs)
 
-    ctx.mark_as_loss = mark_as_loss  # type: ignore[method-assign]
+    ctx.mark_as_loss = mark_as_loss
 
 
 # --- modules whose globals RF's functions look up
@@ -306,6 +328,7 @@ __all__ = [
     "behavior_version",
     "control_flow_context",
     "current_extern_data",
+    "effects_of_nets",
     "extern_data_of_step",
     "global_backend",
     "is_special",
@@ -315,7 +338,9 @@ __all__ = [
     "mel",
     "on_mark_as_loss",
     "operation_of",
+    "quiet_log",
     "random_uniform_of_layers",
+    "raw_size_of",
     "register",
     "replaced",
     "require_behavior_version",

@@ -1,0 +1,327 @@
+"""Steps on the torch backend: run eagerly, with the parameters of the model as torch parameters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import returnn.frontend as rf
+from returnn.tensor import Tensor, TensorDict, batch_dim
+
+from ..hints import valid_names
+from ..nn import _returnn
+from ._batches import Batch, lacks
+from ._engine import Draw, MarksLosses, Values, check_finite, with_checks
+from ._groups import Group
+from ._lines import line_of, telling_line
+from ._torch_updates import Updates
+
+
+@dataclass
+class Compiled:
+    """A step; ``task`` is found out in the first run."""
+
+    name: str
+    step: Callable
+    paths: list[str] | None
+    task: str | None
+    needed: tuple[str, ...] = ()  # whatever the step reads
+
+
+class TorchEngine:
+    """The engine of the torch backend."""
+
+    def __init__(
+        self,
+        model: rf.Module,
+        extern_data: Mapping[str, Tensor],
+        groups: Sequence[Group],
+        values: Mapping[str, numpy.ndarray],
+    ):
+        import torch
+
+        self.extern_data = extern_data
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.parameters = dict(model.named_parameters())
+        trained = {path for group in groups for path in group.paths}
+        with self._backend():
+            for path, param in self.parameters.items():
+                value = torch.tensor(values[path], device=self.device)
+                param.raw_tensor = torch.nn.Parameter(value, requires_grad=path in trained)
+        self.raw = {path: param.raw_tensor for path, param in self.parameters.items()}
+        self.updates = Updates(self.parameters, groups)
+        self.model = model
+
+    def close(self) -> None:
+        """nothing is held"""
+
+    @contextlib.contextmanager
+    def _backend(self) -> Iterator[None]:
+        """RETURNN's torch backend selected, with our pinned behavior version and our device"""
+        with (
+            _returnn.behavior_version(),
+            _returnn.selected(type(_returnn.global_backend)),
+            rf.set_default_device_ctx(self.device),
+        ):
+            rf.select_backend_torch()
+            yield
+
+    def compile(self, step: Callable, paths: Sequence[str] | None) -> Compiled:
+        return Compiled(
+            line_of(step),
+            step,
+            None if paths is None else list(paths),
+            None if paths is None else "train",
+        )
+
+    # --- runs
+
+    def evaluate(self, compiled: Compiled, batch: Batch, draw: Draw) -> Values:
+        import torch
+
+        with torch.no_grad(), self._run(compiled, batch, draw) as ctx:
+            return _losses(ctx) if compiled.task == "train" else _outputs(ctx)
+
+    def update(
+        self,
+        compiled: Compiled,
+        batches: Sequence[Batch],
+        draws: Sequence[Draw],
+        learning_rate: float,
+    ) -> list[Values]:
+        values = self._backward(compiled, batches, draws)
+        self.updates.apply(self._gradients(compiled), learning_rate, compiled.name)
+        return values
+
+    def gradients(
+        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw]
+    ) -> tuple[list[Values], dict[str, numpy.ndarray]]:
+        values = self._backward(compiled, batches, draws)
+        return values, {path: _numpy(grad) for path, grad in self._gradients(compiled).items()}
+
+    def apply(self, gradients: Mapping[str, numpy.ndarray], learning_rate: float) -> None:
+        import torch
+
+        tensors = {path: torch.tensor(grad, device=self.device) for path, grad in gradients.items()}
+        self.updates.apply(tensors, learning_rate, "the gradients")
+
+    def _backward(
+        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw]
+    ) -> list[Values]:
+        """the gradients of all batches into ``.grad``"""
+        for raw in self.raw.values():
+            raw.grad = None
+        if len(batches) == 1:
+            with self._run(compiled, batches[0], draws[0]) as ctx:
+                self._differentiate(compiled, ctx.total_loss())
+                values = [_losses(ctx)]
+        else:
+            values = self._accumulate(compiled, batches, draws)
+        check_finite(values, compiled.name)
+        return values
+
+    def _accumulate(
+        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw]
+    ) -> list[Values]:
+        """the mean of a loss over all batches is not the mean of their means: sums first, then all by all frames"""
+        values: list[Values] = []
+        sums: dict[str, dict[str, Any]] = {}
+        for batch, draw in zip(batches, draws):
+            with self._run(compiled, batch, draw) as ctx:
+                parts = _parts(ctx)
+                for name, part in parts.items():
+                    self._differentiate(compiled, part, again=len(parts) > 1)
+                    _add(sums.setdefault(name, {}), self._take_gradients(compiled))
+                values.append(_losses(ctx))
+        for name, gradients in sums.items():
+            frames = sum(one.losses[name][1] for one in values) if name else 1.0
+            for path, gradient in gradients.items():
+                before = self.raw[path].grad
+                gradient = gradient / frames if name else gradient
+                self.raw[path].grad = gradient if before is None else before + gradient
+        return values
+
+    def _take_gradients(self, compiled: Compiled) -> dict[str, Any]:
+        taken = self._gradients(compiled)
+        for path in taken:
+            self.raw[path].grad = None
+        return taken
+
+    def _differentiate(self, compiled: Compiled, loss: Any, *, again: bool = False) -> None:
+        raw = loss.raw_tensor if isinstance(loss, Tensor) else None
+        if raw is None or not raw.requires_grad:
+            raise ValueError(
+                f"no loss of {compiled.name} depends on a parameter that it is to update"
+            )
+        raw.backward(inputs=[self.raw[path] for path in compiled.paths or ()], retain_graph=again)
+
+    def _gradients(self, compiled: Compiled) -> dict[str, Any]:
+        found = {path: self.raw[path].grad for path in compiled.paths or ()}
+        return {path: grad for path, grad in found.items() if grad is not None}
+
+    @contextlib.contextmanager
+    def _run(self, compiled: Compiled, batch: Batch, draw: Draw) -> Iterator[rf.RunCtx]:
+        """what the step marked on this batch"""
+        if compiled.task is None:
+            try:
+                with self._run_as("forward", compiled, batch, draw) as ctx:
+                    compiled.task = "forward"
+                    yield ctx
+                    return
+            except MarksLosses:
+                compiled.task = "train"
+        with self._run_as(compiled.task, compiled, batch, draw) as ctx:
+            yield ctx
+
+    @contextlib.contextmanager
+    def _run_as(
+        self, task: str, compiled: Compiled, batch: Batch, draw: Draw
+    ) -> Iterator[rf.RunCtx]:
+        data = self._tensors(batch)
+        with self._backend(), _random_numbers(draw, self.device):
+            try:
+                with (
+                    _returnn.extern_data_of_step(data),
+                    _returnn.run_ctx(task, train_flag=compiled.paths is not None) as ctx,
+                ):
+                    with telling_line():
+                        with_checks(compiled.step, task=task)(model=self.model, extern_data=data)
+                    _check_marks(ctx, task, compiled)
+                    yield ctx
+            except _Lacks as error:
+                raise lacks(error.args[0], batch.names, compiled.name) from None
+            finally:
+                _returnn.reset_dims(list(batch.lengths))
+
+    def _tensors(self, batch: Batch) -> TensorDict:
+        import torch
+
+        sizes = {
+            dim: Tensor(f"{dim.name}_size", [batch_dim], "int32", raw_tensor=torch.tensor(lengths))
+            for dim, lengths in batch.lengths.items()
+        }
+        for dim, size in sizes.items():
+            _returnn.set_size(dim, size)
+        number = torch.tensor(batch.num_seqs, dtype=torch.int32)
+        _returnn.set_size(batch_dim, Tensor("batch", (), "int32", raw_tensor=number))
+        data = TensorDict()
+        data.data = _Given(self.extern_data)
+        for name, array in batch.arrays.items():
+            data.data[name] = self.extern_data[name].copy_template()
+            data.data[name].raw_tensor = torch.from_numpy(array).to(self.device)
+        return data
+
+    # --- state
+
+    def get_parameters(self) -> dict[str, numpy.ndarray]:
+        return {path: _numpy(raw) for path, raw in self.raw.items()}
+
+    def set_parameters(self, values: Mapping[str, numpy.ndarray]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for path, value in values.items():
+                self.raw[path].copy_(torch.tensor(value))
+
+    def get_optimizer_state(self) -> dict[str, numpy.ndarray]:
+        return self.updates.get_state()
+
+    def set_optimizer_state(self, values: Mapping[str, numpy.ndarray]) -> None:
+        self.updates.set_state(values)
+
+    def get_other_state(self) -> dict[str, numpy.ndarray]:
+        return {}
+
+    def set_other_state(self, values: Mapping[str, numpy.ndarray]) -> None:
+        """there is none: random numbers come from (seed, number of the run)"""
+
+
+class _Lacks(Exception):
+    """A step asks for extern data that the batch lacks."""
+
+
+class _Given(dict):
+    """Tensors by name, which tells what is missing."""
+
+    def __init__(self, templates: Mapping[str, Tensor]):
+        super().__init__()
+        self.templates = templates
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.templates
+
+    def __missing__(self, name: str) -> Tensor:
+        if name in self.templates:
+            raise _Lacks(name)
+        raise KeyError(f"extern data has no {name!r}{valid_names(name, self.templates)}")
+
+
+@contextlib.contextmanager
+def _random_numbers(draw: Draw, device: str) -> Iterator[None]:
+    """torch's generators seeded for this run, and afterwards as before"""
+    import torch
+
+    cuda = device == "cuda"
+    before = torch.get_rng_state(), torch.cuda.get_rng_state() if cuda else None
+    seed = (draw.seed << 32) ^ draw.number
+    torch.default_generator.manual_seed(seed)
+    if cuda:
+        torch.cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        if cuda:
+            torch.cuda.set_rng_state(before[1])
+
+
+def _check_marks(ctx: rf.RunCtx, task: str, compiled: Compiled) -> None:
+    if not (ctx.losses if task == "train" else ctx.outputs.data):
+        wanted = "loss" if compiled.paths is not None else "loss or output"
+        raise ValueError(f"{compiled.name} marks no {wanted}; call loss.mark_as_loss()")
+
+
+def _parts(ctx: rf.RunCtx) -> dict[str, Any]:
+    """what to differentiate: the summed losses together under "", and the sum of each loss that is to be a mean"""
+    trained = {name: loss for name, loss in ctx.losses.items() if not loss.as_error and loss.scale}
+    scaled = {name: loss.get_summed_loss() * loss.scale for name, loss in trained.items()}
+    means = {name: scaled.pop(name) for name, loss in trained.items() if loss.use_normalized_loss}
+    return {**({"": sum(scaled.values())} if scaled else {}), **means}
+
+
+def _losses(ctx: rf.RunCtx) -> Values:
+    return Values(
+        losses={
+            name: (_number(loss.get_summed_loss()), _number(loss.get_inv_norm_factor()))
+            for name, loss in ctx.losses.items()
+        }
+    )
+
+
+def _number(value: Any) -> float:
+    return float(value.raw_tensor.detach()) if isinstance(value, Tensor) else float(value)
+
+
+def _outputs(ctx: rf.RunCtx) -> Values:
+    outputs = {}
+    for name, tensor in ctx.outputs.data.items():
+        outputs[name] = _numpy(tensor.raw_tensor)
+        for axis, dim in enumerate(tensor.dims):
+            if dim.is_dynamic() and not dim.is_batch_dim():
+                outputs[f"{name}:size{axis}"] = _numpy(_returnn.raw_size_of(dim))
+    return Values(outputs=outputs)
+
+
+def _add(total: dict[str, Any], gradients: Mapping[str, Any]) -> None:
+    for path, gradient in gradients.items():
+        total[path] = total[path] + gradient if path in total else gradient
+
+
+def _numpy(tensor: Any) -> numpy.ndarray:
+    return tensor.detach().cpu().numpy().copy()
+
+
+__all__ = ["TorchEngine"]
