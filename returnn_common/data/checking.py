@@ -70,9 +70,9 @@ def check_archive(path: Path, *, jobs: int) -> tuple[list[Entry], list[str]]:
         def verify(entry: Entry) -> None:
             _verify_entry(archive, path, entry)
 
-        for result in in_parallel(verify, entries, jobs=jobs):
+        for done, result in enumerate(in_parallel(verify, entries, jobs=jobs), 1):
             problems += [str(result)] if isinstance(result, ValueError) else []
-            advance()
+            advance(done)
     return entries, problems
 
 

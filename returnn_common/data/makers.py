@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .librispeech import Librispeech, LibrispeechText
-from .spoken_digits import FOLDER, SpokenDigits
+from .spoken_digits import SpokenDigits
 from .vocabularies import (
-    DEFAULT_BPE,
     LETTERS,
     CharacterVocab,
     SentencePieceVocab,
@@ -24,7 +23,7 @@ from .vocabularies import (
 def make_librispeech(
     parts: Sequence[str] | None = None,
     *,
-    vocab: Vocab | str = DEFAULT_BPE,
+    vocab: Vocab | str = "en-1k",
     partition_epoch: int = 20,
 ) -> Librispeech:
     """
@@ -38,7 +37,7 @@ def make_librispeech(
 
 
 def make_librispeech_text(
-    vocab: Vocab | str = DEFAULT_BPE, *, partition_epoch: int = 1
+    vocab: Vocab | str = "en-1k", *, partition_epoch: int = 1
 ) -> LibrispeechText:
     """
     The text of LibriSpeech, for language models. https://www.openslr.org/11
@@ -50,7 +49,7 @@ def make_librispeech_text(
 
 
 def make_spoken_digits(
-    folder: str = FOLDER, *, vocab: Vocab | str | None = None, partition_epoch: int = 1
+    folder: str = "digits", *, vocab: Vocab | str | None = None, partition_epoch: int = 1
 ) -> SpokenDigits:
     """
     Spoken digits as prepared, single or in strings, recorded or synthetic.

@@ -112,12 +112,12 @@ def _verify(name: str, found: Scan, journal: Path, options: Options) -> tuple[_W
             return known.verify(recording.path, sample_rate=options.sample_rate)
 
         results = in_parallel(verify, found.recordings, jobs=options.jobs)
-        for recording, result in zip(found.recordings, results, strict=True):
+        for done, (recording, result) in enumerate(zip(found.recordings, results, strict=True), 1):
             if isinstance(result, ValueError):
                 problems.append(str(result))
             else:
                 whole.append((recording, result))
-            advance()
+            advance(done)
     return whole, problems
 
 

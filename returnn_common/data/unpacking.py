@@ -9,8 +9,10 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from ..files import write_text
+from .progress import progress_bar
 
 _DONE = ".complete"
+_MB = 10**6
 
 
 def unpack(path: Path, folder: Path) -> Path:
@@ -30,9 +32,14 @@ def unpack(path: Path, folder: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     try:
-        with tarfile.open(path) as archive:
+        with (
+            open(path, "rb") as file,
+            tarfile.open(fileobj=file) as archive,
+            progress_bar(f"{path.name}, MB", size // _MB) as advance,
+        ):
             for member in archive:
                 _unpack_member(archive, member, target, path)
+                advance(file.tell() // _MB)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as exc:
         if isinstance(exc, OSError) and exc.errno is not None:
             raise  # of the disk, not of the archive

@@ -1,0 +1,157 @@
+"""
+How fast datasets read, beside plain soundfile on the same files, and vocabularies encode, beside sentencepiece itself.
+
+All utterances of a folder of LibriSpeech are prepared into a temporary folder and read through ``Librispeech()``: in
+this process, and by RETURNN's multi-process reader. All take turns, and ratios are of medians.
+
+    python benchmarks/data.py --from LibriSpeech [--runs 5] [--json FILE]
+
+takes about a minute with a quarter of an hour of audio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from _process import warn_if_busy, write_json
+
+BARS = {"one process": 0.7, "two processes": 0.7, "encode": 0.9}
+READ_AT_LEAST = 0.5  # hours of audio in each measurement, by repeating the files
+BATCH_SIZE = 16_000 * 60  # samples
+ENCODE_TIMES = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.strip().split("\n\n")[0])
+    parser.add_argument("--from", dest="source", required=True, help="a folder of LibriSpeech")
+    parser.add_argument("--runs", type=int, default=5, help="of each; default: %(default)s")
+    parser.add_argument("--json", help="write all figures to this file")
+    args = parser.parse_args()
+    load = warn_if_busy()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["RETURNN_COMMON_DATA_PATH"] = folder
+        figures = measure(Path(args.source), args.runs)
+    print_table(figures)
+    if args.json:
+        write_json(args.json, {"figures": figures, "bars": BARS, "load": load})
+
+
+def measure(source: Path, num_runs: int) -> dict[str, Any]:
+    """:return: medians of each measurement, and ratios"""
+    from returnn_common.data.librispeech_preparation import prepare_librispeech
+
+    paths = prepare_librispeech([source])
+    files = sorted(str(path) for path in source.rglob("*.flac"))
+    reading = reading_measurements([Path(path).stem for path in paths], files)
+    encoding = encoding_measurements(paths)
+    medians = {**take_turns(reading, num_runs), **take_turns(encoding, num_runs)}
+    ratios = {name: medians[name] / medians["soundfile"] for name in list(BARS)[:2]}
+    ratios["encode"] = medians["encode"] / medians["sentencepiece"]
+    return {"medians": medians, "ratios": ratios}
+
+
+def take_turns(measurements: dict[str, Callable[[], float]], num_runs: int) -> dict[str, float]:
+    """:return: the median of each; every round begins with another one"""
+    found: dict[str, list[float]] = {name: [] for name in measurements}
+    names = list(measurements)
+    for run in range(num_runs):
+        for name in names[run % len(names) :] + names[: run % len(names)]:
+            found[name].append(measurements[name]())
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+# --- reading
+
+
+def reading_measurements(parts: list[str], files: list[str]) -> dict[str, Callable[[], float]]:
+    """:return: each gives hours of audio in a second"""
+    from returnn_common import data
+
+    class AllParts(data.Librispeech):
+        """everything that there is as training data"""
+
+        def archives(self, part: str) -> list[str]:
+            return parts
+
+        def train_opts(self) -> dict[str, Any]:
+            return {**super().train_opts(), "repeat_epoch": repeat}
+
+    import soundfile
+
+    hours = sum(soundfile.info(file).duration for file in files) / 3600
+    repeat = max(1, round(READ_AT_LEAST / hours))
+    train = AllParts(parts, partition_epoch=1).train
+    return {
+        "soundfile": lambda: hours_per_second(soundfile_audio(files * repeat)),
+        "one process": lambda: hours_per_second(dataset_audio(train)),
+        "two processes": lambda: hours_per_second(dataset_audio(train.in_processes(2))),
+    }
+
+
+def soundfile_audio(files: list[str]) -> Iterator[int]:
+    """:return: samples of each file"""
+    import soundfile
+
+    for file in files:
+        audio, _ = soundfile.read(file)
+        yield len(audio)
+
+
+def dataset_audio(part: Any) -> Iterator[int]:
+    """:return: samples of each batch, without padding"""
+    for batch in part.batches(batch_size=BATCH_SIZE):
+        yield int(batch["data:size1"].sum())
+
+
+def hours_per_second(samples: Iterator[int]) -> float:
+    """the clock begins after the first item, when files are open and processes run"""
+    next(samples)
+    start = time.perf_counter()
+    total = sum(samples)
+    return total / 16_000 / 3600 / (time.perf_counter() - start)
+
+
+# --- encoding
+
+
+def encoding_measurements(paths: list[str]) -> dict[str, Callable[[], float]]:
+    """:return: each gives words in a second"""
+    import sentencepiece
+
+    from returnn_common import data
+    from returnn_common.data.oggzip import read_texts
+
+    texts = [text for path in paths for text in read_texts(path).values()] * ENCODE_TIMES
+    words = sum(len(text.split()) for text in texts)
+    vocab = data.bpe()
+    model = sentencepiece.SentencePieceProcessor(model_file=vocab.path)
+
+    def rate(encode: Callable[[str], list[int]]) -> float:
+        start = time.perf_counter()
+        for text in texts:
+            encode(text)
+        return words / (time.perf_counter() - start)
+
+    return {"sentencepiece": lambda: rate(model.encode), "encode": lambda: rate(vocab.encode)}
+
+
+def print_table(figures: dict[str, Any]) -> None:
+    peers = {"one process": "soundfile", "two processes": "soundfile", "encode": "sentencepiece"}
+    print("hours of audio, words per second     ours      peer     ratio      bar")
+    for name, bar in BARS.items():
+        ours, peer = figures["medians"][name], figures["medians"][peers[name]]
+        ratio = figures["ratios"][name]
+        verdict = "reached" if ratio >= bar else "MISSED"
+        label = f"{name}, beside {peers[name]}"
+        print(f"{label:33s}{ours:10.4g}{peer:10.4g}{ratio:10.2f}{bar:8.2f}  {verdict}")
+
+
+if __name__ == "__main__":
+    main()
