@@ -5,6 +5,8 @@ The whole way on genuine LibriSpeech: prepare, check, read all utterances once t
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -137,3 +139,49 @@ def test_vocabulary_from_the_prepared_transcripts(common, tmp_path, capsys):
     assert cli.main(argv) == 0
     assert "asked for 100 labels, reached 100" in capsys.readouterr().out
     assert data.Librispeech(tuple(COUNTS), vocab=str(out)).vocab.size == 100
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_returnn_trains_on_it(common, tmp_path):
+    """The options in a config of their own, in a process that knows nothing of this package."""
+    from returnn_common import nn, zoo
+
+    dataset = data.Librispeech(tuple(COUNTS), vocab=data.characters(), partition_epoch=2)
+    labels = dataset.extern_data["classes"].sparse_dim
+    labels_and_blank = nn.FeatureDim("labels_and_blank", labels.dimension + 1)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.frontend = zoo.get("logmel", num_filters=20)
+            self.output = nn.Linear(self.frontend.out_dim, labels_and_blank)
+
+    def train_step(*, model, extern_data, **_):
+        source, targets = extern_data["data"], extern_data["classes"]
+        features, spatial_dim = model.frontend(source, in_spatial_dim=source.dims[1])
+        nn.ctc_loss(
+            logits=model.output(features),
+            targets=targets,
+            input_spatial_dim=spatial_dim,
+            targets_spatial_dim=targets.dims[1],
+            blank_index=dataset.vocab.blank_index,
+        ).mark_as_loss("ctc")
+
+    text = nn.lower(Model(), train_step, dataset.extern_data).config_text(
+        train=dataset.train.opts,
+        dev=dataset.dev.opts,
+        batch_size=16_000 * 60,
+        optimizer={"class": "adam"},
+        learning_rate=1e-2,
+        num_epochs=2,
+        model=str(tmp_path / "net"),
+        learning_rate_file=str(tmp_path / "rates"),
+        log_verbosity=3,
+    )
+    (tmp_path / "config").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "returnn", "config"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert (tmp_path / "net.002.index").exists()
