@@ -99,6 +99,8 @@ def test_bad_batches(dataset):
         next(dataset.train.batches(batch_size=9, keys=["clases"]))
     with pytest.raises(ValueError, match="batch_size is 0"):
         next(dataset.train.batches(batch_size=0))
+    with pytest.raises(ValueError, match="epoch is 0"):
+        next(dataset.train.batches(0, batch_size=9))
 
 
 def test_parts(dataset):
@@ -123,8 +125,13 @@ def test_partitions_and_epochs(common):
 
 def test_partition_is_capped_with_a_warning(common):
     dataset = data.Librispeech(PREPARED)
-    with pytest.warns(UserWarning, match="partition_epoch=20 is more than the 3 sequences"):
+    with pytest.warns(
+        UserWarning, match="partition_epoch=20 is more than the 3 sequences"
+    ) as warned:
         assert dataset.train.opts["partition_epoch"] == 3
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="partition_epoch=4 is more than the 3 sequences"):
+        assert data.LibrispeechText(partition_epoch=4).train.opts["partition_epoch"] == 3
 
 
 def test_default_parts_are_those_prepared(common):
@@ -186,6 +193,12 @@ def test_sampling_only_in_training(common):
     dataset = data.Librispeech(PREPARED, vocab=vocab, partition_epoch=1)
     assert dataset.train.opts["targets"]["enable_sampling"]
     assert dataset.dev.opts["targets"] == vocab.opts
+    read = set()
+    for epoch in range(1, 6):
+        for batch in dataset.train.batches(epoch, batch_size=1, keys=["classes"]):
+            read.add(tuple(batch["classes"][0]))
+    assert {vocab.decode(labels) for labels in read} == set(TEXTS["train-clean-100"].values())
+    assert len(read) > 3  # of a text several ways
 
 
 def test_phonemes_are_made_in_returnn(common, tmp_path):
@@ -263,6 +276,7 @@ def test_archive_cut_short_is_told(common, monkeypatch, tmp_path):
     [
         (lambda: data.Librispeech(["dev-claen"]), "no part 'dev-claen'; did you mean 'dev-clean'"),
         (lambda: data.Librispeech(partition_epoch=0), "partition_epoch is 0, expected a number"),
+        (lambda: data.LibrispeechText(partition_epoch=0), "partition_epoch is 0, expected"),
         (lambda: data.Librispeech(vocab="en-2k"), "no vocabulary 'en-2k'"),
         (
             lambda: data.get_common_data_path("/abs"),

@@ -77,6 +77,16 @@ def test_text_is_the_transcript(vocab, texts):
         assert vocab.unk_index not in vocab.encode(text)
 
 
+def test_pieces_per_word_are_those_of_the_readme(texts):
+    readme = (Path(__file__).parent.parent / "vocabs/README.md").read_text()
+    words = sum(len(text.split()) for text in texts.values())
+    for name in ("en-128", "en-1k", "en-5k"):
+        pieces = sum(len(data.bpe(name).encode(text)) for text in texts.values())
+        (row,) = (line for line in readme.splitlines() if f"`{name}.model`" in line)
+        assert row.endswith(f"| {pieces / words:.2f} |")
+    assert f"({words:,} words" in readme
+
+
 def test_every_utterance_once_through_returnn(common, corpus, texts):
     dataset = data.Librispeech(tuple(COUNTS), partition_epoch=1)
     seen, samples = [], 0

@@ -177,6 +177,10 @@ BROKEN = [
     (flip, r"12-34-0001.flac: is damaged: the checksum in its header is not that of its samples"),
     (lambda c: rewrite(c, audio_of("1"), 8000), r"12-34-0001.flac: is of 8000 Hz, expected 16000"),
     (lambda c: rewrite(c, numpy.zeros([99, 2]), 16000), r"0001.flac: has 2 channels, expected 1"),
+    (
+        lambda c: (folder_of(c, "12-34-0001") / "12-34.trans.txt").write_bytes(b"12-34-0001 \xff"),
+        r"12-34.trans.txt: is not text in UTF-8",
+    ),
     (no_samples, r"12-34-0001.wav: has no samples"),
     (
         lambda c: (folder_of(c, "12-34-0001") / "12-34-0001.flac").write_bytes(b""),
@@ -258,6 +262,7 @@ def test_no_source(source, message, tmp_path):
     (tmp_path / "a.mp3").touch()
     with pytest.raises(ValueError, match=message):
         prepare(tmp_path / source, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
 
 
 def test_folder_without_permission():
@@ -355,8 +360,8 @@ def test_hostile_tar_is_refused(members, message, tmp_path):
     path = write_tar(tmp_path / "x.tar.gz", *members)
     with pytest.raises(ValueError, match=f"is refused: .*{message}".replace("\\", r"\\")):
         prepare(path, tmp_path / "sub/to")
-    assert not list(tmp_path.rglob("evil*"))
-    assert os.listdir(tmp_path / "sub/to") == [".prepare"]
+    assert sorted(os.listdir(tmp_path)) == ["sub", "x.tar.gz"]
+    assert os.listdir(tmp_path / "sub") == []
 
 
 def test_tar_cut_short(corpus, tmp_path):

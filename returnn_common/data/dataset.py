@@ -66,7 +66,8 @@ class Part:
         """
         :param num_workers: processes that read; one more decides on the order
         :param buffer_size: sequences that each process reads ahead
-        :return: the same part, read by RETURNN's ``MultiProcDataset``
+        :return: the same part, read by RETURNN's ``MultiProcDataset``. A script that reads batches
+            of it needs ``if __name__ == "__main__":``, for each process imports the script
         """
         opts = {"class": "MultiProcDataset", "dataset": self.opts}
         return Part(
@@ -169,10 +170,8 @@ class SpeechDataset(Dataset):
         :param partition_epoch: an epoch is this part of the training data
         :raises ValueError: `partition_epoch` is not a number from 1 on
         """
-        if not isinstance(partition_epoch, int) or partition_epoch < 1:
-            raise ValueError(f"partition_epoch is {partition_epoch!r}, expected a number from 1 on")
         self.vocab = as_vocab(vocab)
-        self.partition_epoch = partition_epoch
+        self.partition_epoch = checked_partition(partition_epoch)
 
     def archives(self, part: str) -> list[str]:
         """
@@ -264,15 +263,7 @@ class SpeechDataset(Dataset):
         return f"make it with:  {self.prepare} --to {get_common_data_path(self.folder)}"
 
     def _partition(self, paths: list[str]) -> int:
-        num_seqs = sum(map(num_utterances, paths))
-        if self.partition_epoch <= num_seqs:
-            return self.partition_epoch
-        warnings.warn(
-            f"partition_epoch={self.partition_epoch} is more than the {num_seqs} sequences of the"
-            f" training data; an epoch is 1/{num_seqs} of them, one sequence",
-            stacklevel=3,
-        )
-        return num_seqs
+        return capped_partition(self.partition_epoch, sum(map(num_utterances, paths)))
 
     def _part(self, paths: list[str], targets: dict[str, Any], opts: dict[str, Any]) -> Part:
         post_process = self.vocab.post_process
@@ -288,6 +279,25 @@ class SpeechDataset(Dataset):
             },
             keys=self.keys,
         )
+
+
+def checked_partition(partition_epoch: int) -> int:
+    """:raises ValueError: it is not a number from 1 on"""
+    if not isinstance(partition_epoch, int) or partition_epoch < 1:
+        raise ValueError(f"partition_epoch is {partition_epoch!r}, expected a number from 1 on")
+    return partition_epoch
+
+
+def capped_partition(partition_epoch: int, num_seqs: int) -> int:
+    """:return: not more than there are sequences, with a warning: RETURNN would read empty epochs"""
+    if partition_epoch <= num_seqs:
+        return partition_epoch
+    warnings.warn(
+        f"partition_epoch={partition_epoch} is more than the {num_seqs} sequences of the training"
+        f" data; an epoch is 1/{num_seqs} of them, one sequence",
+        stacklevel=4,
+    )
+    return num_seqs
 
 
 def stable_hash(value: Any) -> int:

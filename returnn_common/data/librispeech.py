@@ -15,7 +15,7 @@ from typing import Any
 
 from ..hints import valid_names
 from .archives import transcripts_path
-from .dataset import Dataset, Part, SpeechDataset
+from .dataset import Dataset, Part, SpeechDataset, capped_partition, checked_partition
 from .librispeech_files import DEV, PARTS, SAMPLE_RATE, TRAIN
 from .librispeech_preparation import FOLDER, LM_TEXT
 from .paths import get_common_data_path
@@ -145,13 +145,18 @@ class LibrispeechText(Dataset):
         :param partition_epoch: an epoch is this part of the training data
         """
         self.vocab = as_vocab(vocab)
-        self.partition_epoch = partition_epoch
+        self.partition_epoch = checked_partition(partition_epoch)
 
     @property
     def train(self) -> Part:
-        text = get_common_data_path(f"{FOLDER}/{LM_TEXT}")
-        files = self._transcripts(TRAIN) + ([text] if Path(text).is_file() else [])
-        order = {"seq_ordering": "laplace:.1000", "partition_epoch": self.partition_epoch}
+        files = self._transcripts(TRAIN)
+        partition_epoch, text = self.partition_epoch, get_common_data_path(f"{FOLDER}/{LM_TEXT}")
+        if Path(text).is_file():
+            files.append(text)  # of 40 million lines
+        else:
+            num_lines = sum(Path(file).read_text(encoding="utf-8").count("\n") for file in files)
+            partition_epoch = capped_partition(partition_epoch, num_lines)
+        order = {"seq_ordering": "laplace:.1000", "partition_epoch": partition_epoch}
         return self._part(files, self._with_end(self.vocab.train_opts), order)
 
     @property

@@ -103,7 +103,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_transcripts(path: Path, texts: dict[str, tuple[str, Path]], problems: list[str]) -> None:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as exc:
+        problems.append(f"{path}: is not text in UTF-8: {exc}")
+        return
+    for number, line in enumerate(lines, start=1):
         name, _, text = line.strip().partition(" ")
         where = f"{path}, line {number}"
         if not name:

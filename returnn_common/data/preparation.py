@@ -25,7 +25,7 @@ from .oggzip import flac_bytes, ogg_bytes
 from .progress import progress_bar
 from .verification import Journal, Verified, in_parallel
 
-WORK = ".prepare"
+WORK, LOCK = ".prepare", "lock"
 PROBLEMS = "problems.txt"
 SHOWN_PROBLEMS = 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -38,12 +38,12 @@ _Whole = list[tuple[Recording, Verified]]
 def work_folder(target: Path) -> Iterator[Path]:
     """
     :param target: the folder of the archives; made if needed
-    :return: a folder in it for this run alone, which is removed unless there was an error
+    :return: a folder in it for this run alone, which stays after an error, with what was done
     :raises ValueError: another process prepares into this target now
     """
     work = target / WORK
     work.mkdir(parents=True, exist_ok=True)
-    with open(work / "lock", "w") as lock:
+    with open(work / LOCK, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
@@ -52,8 +52,20 @@ def work_folder(target: Path) -> Iterator[Path]:
             ) from exc
         for left in target.glob("*.tmp"):
             left.unlink()  # of a run that was killed
-        yield work
+        try:
+            yield work
+        except BaseException:
+            _remove_unless_used(work)
+            raise
         shutil.rmtree(work)
+
+
+def _remove_unless_used(work: Path) -> None:
+    """An error before any work leaves nothing behind, not even the folder of the archives."""
+    if [path.name for path in work.iterdir()] == [LOCK]:
+        shutil.rmtree(work)
+        with contextlib.suppress(OSError):  # it is not empty
+            work.parent.rmdir()
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ def read_batches(
     """
     One epoch of a RETURNN dataset; see :meth:`Part.batches`.
 
-    :raises ValueError: the dataset has no such key, or `batch_size` is below 1
+    :raises ValueError: the dataset has no such key, or `batch_size` or `epoch` is below 1
     """
+    if epoch < 1:
+        raise ValueError(f"epoch is {epoch!r}, expected a number from 1 on")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}, expected a number of frames from 1 on")
     return _batches(_open(opts, epoch, keys), batch_size=batch_size, keys=keys)

@@ -32,6 +32,16 @@ def unpack(path: Path, folder: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     try:
+        _unpack_all(path, target, size)
+    except ValueError:
+        shutil.rmtree(target)
+        raise
+    write_text(target / _DONE, "")
+    return target
+
+
+def _unpack_all(path: Path, target: Path, size: int) -> None:
+    try:
         with (
             open(path, "rb") as file,
             tarfile.open(fileobj=file) as archive,
@@ -44,8 +54,6 @@ def unpack(path: Path, folder: Path) -> Path:
         if isinstance(exc, OSError) and exc.errno is not None:
             raise  # of the disk, not of the archive
         raise ValueError(f"{str(path)!r} is cut short or no tar file: {exc}") from exc
-    write_text(target / _DONE, "")
-    return target
 
 
 def _unpack_member(
