@@ -6,11 +6,12 @@ The commands about entries: ``list``, ``info``, ``plugins``, ``copy``, ``status`
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .copying import Change
@@ -24,6 +25,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     """add them to the command line"""
     _add_list(commands)
     _add_info(commands)
+    _add_show(commands)
     _add_plugins(commands)
     _add_copy(commands)
     _add_status(commands)
@@ -102,6 +104,38 @@ def _run_info(args: argparse.Namespace) -> None:
     from . import zoo
 
     print(zoo.info(args.name, size=args.size))
+
+
+# --- show
+
+
+def _add_show(commands: argparse._SubParsersAction) -> None:
+    parser = _add(commands, "show", "draw a network: blocks, dims, parameters, layers", _run_show)
+    option = parser.add_argument
+    option("name", metavar="NAME", help="as `list` prints it")
+    option("options", metavar="OPTION=VALUE", nargs="*", help="as in `info NAME`: num_layers=2")
+    option("--out", metavar="FILE", help="also draw a picture: FILE.svg or FILE.png")
+    option("--depth", type=int, default=3, help="levels below the whole; default: %(default)s")
+
+
+def _run_show(args: argparse.Namespace) -> None:
+    from . import showing
+
+    root = showing.blocks_of(args.name, **dict(map(_option, args.options)))
+    print(showing.as_text(root, depth=args.depth))
+    if args.out:
+        showing.draw(root, args.out, depth=args.depth)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """:return: name and value; what is no Python literal is a string"""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"expected OPTION=VALUE, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return name, value
 
 
 # --- plugins

@@ -41,6 +41,7 @@ PARTS = {
     "cli": LEAF_AT_THE_TOP,
     "copying": LEAF_AT_THE_TOP,
     "demo": LEAF_AT_THE_TOP,
+    "showing": LEAF_AT_THE_TOP,
     "testing": LEAF_AT_THE_TOP,
     "zoo_commands": LEAF_AT_THE_TOP,
     "files": Part(),
