@@ -266,7 +266,7 @@ def _random_numbers(draw: Draw, device: str) -> Iterator[None]:
 
     cuda = device == "cuda"
     before = torch.get_rng_state(), torch.cuda.get_rng_state() if cuda else None
-    seed = (draw.seed << 32) ^ draw.number
+    seed = int(numpy.random.SeedSequence([draw.seed, draw.number]).generate_state(1)[0])
     torch.default_generator.manual_seed(seed)
     if cuda:
         torch.cuda.manual_seed(seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -124,21 +124,14 @@ class Session:
         """
         if not step.update:
             raise ValueError(f"Session.gradients: {step} was made with update=False")
-        values, gradients = self._engine.gradients(
-            step._compiled, *self._prepared(step._compiled, batches)
-        )
-        del values
+        prepared = self._prepared(step._compiled, batches)
+        _, gradients = self._engine.gradients(step._compiled, *prepared)
         return gradients
 
     def apply(self, gradients: Mapping[str, Any]) -> None:
         """one update from these gradients, by parameter, as the optimizers say"""
-        trained = [path for group in self._groups for path in group.paths]
-        for path in gradients:
-            if path not in trained:
-                raise ValueError(
-                    f"Session.apply: there is no trained parameter {path!r}{near_misses(path, trained)}"
-                )
-        arrays = {path: numpy.asarray(gradients[path], dtype="float32") for path in gradients}
+        trained = {path for group in self._groups for path in group.paths}
+        arrays = self._checked(gradients, trained, "trained parameter")
         self._engine.apply(arrays, self.current_learning_rate())
         self._count_update(arrays)
 
@@ -194,20 +187,24 @@ class Session:
     def set_parameters(self, values: Mapping[str, Any]) -> None:
         """set these parameters, by name; ValueError for a name or shape that the model does not have"""
         parameters = dict(self.model.named_parameters())
+        self._engine.set_parameters(self._checked(values, parameters, "parameter"))
+
+    def _checked(
+        self, values: Mapping[str, Any], valid: Container[str], what: str
+    ) -> dict[str, numpy.ndarray]:
+        """arrays of the types of the parameters; ValueError for a name or shape that is not there"""
+        parameters = dict(self.model.named_parameters())
         arrays = {}
         for path, value in values.items():
-            if path not in parameters:
-                raise ValueError(
-                    f"the model has no parameter {path!r}{near_misses(path, parameters)}"
-                )
+            if path not in valid:
+                names = [name for name in parameters if name in valid]
+                raise ValueError(f"the model has no {what} {path!r}{near_misses(path, names)}")
             param = parameters[path]
             arrays[path] = numpy.asarray(value, dtype=param.dtype)
-            shape = tuple(dim.dimension for dim in param.dims)
-            if arrays[path].shape != shape:
-                raise ValueError(
-                    f"the parameter {path!r} has the shape {list(shape)}, got {list(arrays[path].shape)}"
-                )
-        self._engine.set_parameters(arrays)
+            shape, given = [dim.dimension for dim in param.dims], list(arrays[path].shape)
+            if given != shape:
+                raise ValueError(f"the parameter {path!r} has the shape {shape}, got {given}")
+        return arrays
 
 
 def _templates(extern_data: Mapping[str, Any]) -> dict[str, Tensor]:
