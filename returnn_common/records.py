@@ -38,6 +38,32 @@ class Entry:
         return f"{self.owner}/{self.name}"
 
 
+@dataclass(frozen=True)
+class Plugin:
+    """
+    A registration module, and what came of it.
+
+    :param name: of its entry point; of the module, where there is none
+    :param owner: the first part of its entries' full names: the distribution, or the module
+    :param state: ``loaded``, ``failed`` or ``off``
+    :param reason: why it failed
+    """
+
+    name: str
+    owner: str
+    module: str
+    version: str = ""
+    licence: str = ""
+    state: str = "loaded"
+    reason: str = ""
+    entries: tuple[Entry, ...] = ()
+
+
+def canonical(name: str) -> str:
+    """:return: the name of a distribution as PyPI compares it: ``My_Package`` is ``my-package``"""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def entries_of(module: ModuleType, *, owner: str, package: str) -> tuple[Entry, ...]:
     """
     :param module: a registration module

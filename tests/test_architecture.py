@@ -32,7 +32,7 @@ class Part:
 
 LEAVES = ("files", "hints")  # every part may import them
 LEAF_AT_THE_TOP = Part(own=("*",), other=("*",), frameworks=True)
-BLOCKS = ("nn", "zoo._dims")
+BLOCKS = ("nn", "zoo._dims", "zoo._feed_forward", "zoo._positions")
 
 # The longest name that a module begins with counts: zoo.encoder.conformer belongs to zoo.encoder.
 PARTS = {
@@ -48,7 +48,8 @@ PARTS = {
     "hints": Part(),
     "hookspecs": Part(other=("pluggy",)),
     "records": Part(own=("hookspecs",), other=("pluggy",)),
-    "plugins": Part(own=("hookspecs", "records")),
+    "entry_points": Part(own=("hookspecs", "records")),
+    "plugins": Part(own=("entry_points", "hookspecs", "records")),
     "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
     "training": Part(own=("nn",), other=("numpy", "returnn"), frameworks=True),
     "data": Part(
@@ -66,10 +67,14 @@ PARTS = {
     "data.entries": Part(own=("hookspecs",)),
     "zoo": Part(own=("hookspecs", "plugins", "records")),
     "zoo._dims": Part(own=("nn",)),
+    "zoo._feed_forward": Part(own=("nn",)),
+    "zoo._positions": Part(own=("nn",)),
     "zoo.augmentation": Part(own=BLOCKS),
     "zoo.frontend": Part(own=BLOCKS),
     "zoo.encoder": Part(own=(*BLOCKS, "zoo.frontend")),
     "zoo.decoder": Part(own=BLOCKS),
+    "zoo.regularisation": Part(own=BLOCKS),
+    "zoo.schedule": Part(),
     "zoo.lm": Part(own=(*BLOCKS, "zoo.decoder")),
     "zoo.segmental": Part(
         own=(*BLOCKS, "zoo.augmentation", "zoo.decoder", "zoo.encoder", "zoo.frontend")

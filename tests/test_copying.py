@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -369,7 +370,7 @@ def test_states(copy, package):
 
 def test_version_alone_changes_nothing(copy, monkeypatch):
     (plugin,) = plugins._registered.values()
-    newer = plugins.replace(plugin, version="2.0")
+    newer = replace(plugin, version="2.0")
     monkeypatch.setattr(plugins, "_registered", {newer.name: newer})
     before = tree(copy)
     assert set(states(copying.update(copy)).values()) == {"clean"}

@@ -40,7 +40,8 @@ class Info:
 
     :param signature: ``make_conformer(in_dim=80, ...)``
     :param distribution: who provides it, with `version` and `licence`; empty where unknown
-    :param paper: the first one that the documentation of the function or of its module names
+    :param paper: the first one that the documentation of the function or of its module cites, else
+        the first link there
     :param num_parameters: with the defaults; None where not asked for, and for what has none
     """
 
@@ -72,7 +73,7 @@ class Info:
         return [
             ("parameters", size),
             ("backends", ", ".join(self.backends)),
-            ("paper", self.paper),
+            ("link" if self.paper.startswith("http") else "paper", self.paper),
             ("origin", ", ".join(filter(None, [origin, self.licence]))),
             ("file", self.file),
         ]
