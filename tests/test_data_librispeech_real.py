@@ -5,6 +5,8 @@ The whole way on genuine LibriSpeech: prepare, check, read all utterances once t
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -195,3 +197,22 @@ def test_returnn_trains_on_it(common, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (tmp_path / "net.002.index").exists()
+
+
+@pytest.mark.slow
+def test_benchmark_runs(corpus, tmp_path):
+    """Its figures depend on the machine, but not that it gives them."""
+    script = Path(__file__).parent.parent / "benchmarks/data.py"
+    command = [
+        sys.executable,
+        script,
+        "--from",
+        corpus,
+        "--runs=1",
+        f"--json={tmp_path / 'figures'}",
+    ]
+    root = str(script.parent.parent)
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": root})
+    figures = json.loads((tmp_path / "figures").read_text())["figures"]
+    assert set(figures["ratios"]) == {"one process", "two processes", "encode"}
+    assert all(ratio > 0 for ratio in figures["ratios"].values())

@@ -25,6 +25,7 @@ from returnn_common.data import preparation
 from returnn_common.data.archives import read_entries, read_facts
 from returnn_common.data.checking import check
 from returnn_common.data.librispeech_preparation import prepare_librispeech
+from returnn_common.data.spoken_digits import DigitStrings, prepare_digits
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -416,19 +417,44 @@ def kill_at(number: int, target: Path) -> None:
     sys.addaudithook(hook)
 
 
-def test_killed_at_any_moment(corpus, tmp_path):
+def prepare_from_tar(corpus: Path, to: Path) -> None:
+    path = corpus.parent / "dev-clean.tar"
+    if not path.exists():
+        with tarfile.open(path, "w") as archive:
+            archive.add(corpus, "LibriSpeech")
+    prepare_librispeech([path], to, jobs=1)
+
+
+def prepare_spoken_digits(corpus: Path, to: Path) -> None:
+    folder = corpus.parent / "recordings"
+    if not folder.exists():
+        folder.mkdir()
+        for index in (0, 5, 10):  # of test, dev, train
+            soundfile.write(folder / f"3_ann_{index}.wav", audio_of("1", 0.05, 8000), 8000)
+    prepare_digits(folder, to, strings=DigitStrings(num_strings=(3, 1, 1), lengths=(1, 2)))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda corpus, to: prepare_librispeech([corpus], to, jobs=1),
+        prepare_from_tar,
+        prepare_spoken_digits,
+    ],
+    ids=["folder", "tar", "digits"],
+)
+def test_killed_at_any_moment(run, corpus, tmp_path):
     """Then run again: the same bytes as undisturbed, and an archive that is there at all is whole."""
-    expected = (prepare(corpus, tmp_path / "good"), content(tmp_path / "good"))[1]
+    run(corpus, tmp_path / "good")
+    expected = content(tmp_path / "good")
     to, number, ended_by = tmp_path / "to", 0, signal.SIGKILL
     while ended_by == signal.SIGKILL:
         number += 1
         shutil.rmtree(to, ignore_errors=True)
-        ended_by = fork(
-            lambda n=number: (kill_at(n, to), prepare_librispeech([corpus], to, jobs=1))
-        )
+        ended_by = fork(lambda n=number: (kill_at(n, to), run(corpus, to)))
         for path in to.glob("*.zip"):
             assert hashlib.sha256(path.read_bytes()).hexdigest() == expected[path.name]
-        prepare(corpus, to)
+        run(corpus, to)
         assert content(to) == expected, number
     assert number > 20
 
