@@ -35,7 +35,8 @@ assert nn.__name__ == name + ".nn"
 assert nn.FeatureDim("hidden", 7).dimension == 7
 assert "conformer" in zoo.list()
 makers = [zoo.registry.load(entry) for entry in zoo.registry.entries()]
-assert all(maker.__module__.startswith(name + ".zoo.") for maker in makers), makers
+homes = tuple(f"{name}.{part}." for part in ("zoo", "data"))
+assert all(maker.__module__.startswith(homes) for maker in makers), makers
 assert package.__version__
 modules = [m for n, m in sys.modules.items() if n == name or n.startswith(name + ".")]
 files = [m.__file__ for m in modules]
