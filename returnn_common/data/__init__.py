@@ -11,36 +11,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .dataset import Dataset, Part, SpeechDataset
-    from .librispeech import Librispeech, LibrispeechFolder, LibrispeechText
+    from .dataset import Dataset
+    from .librispeech import Librispeech, LibrispeechFolder
+    from .librispeech_text import LibrispeechText
+    from .part import Part
     from .paths import get_common_data_path
+    from .speech_dataset import SpeechDataset
     from .spoken_digits import SpokenDigits
-    from .vocabularies import (
-        Vocab,
-        bpe,
-        characters,
-        phonemes,
-        sentencepiece,
-        subword_nmt,
-        utf8_bytes,
-    )
+    from .vocab_base import Vocab
+    from .vocabularies import bpe, characters, phonemes, sentencepiece, subword_nmt, utf8_bytes
 
 _HOMES = {
-    "dataset": ("Dataset", "Part", "SpeechDataset"),
-    "librispeech": ("Librispeech", "LibrispeechFolder", "LibrispeechText"),
-    "paths": ("get_common_data_path",),
-    "spoken_digits": ("SpokenDigits",),
-    "vocabularies": (
-        "Vocab",
-        "bpe",
-        "characters",
-        "phonemes",
-        "sentencepiece",
-        "subword_nmt",
-        "utf8_bytes",
-    ),
+    "dataset": "Dataset",
+    "librispeech": "Librispeech LibrispeechFolder",
+    "librispeech_text": "LibrispeechText",
+    "part": "Part",
+    "paths": "get_common_data_path",
+    "speech_dataset": "SpeechDataset",
+    "spoken_digits": "SpokenDigits",
+    "vocab_base": "Vocab",
+    "vocabularies": "bpe characters phonemes sentencepiece subword_nmt utf8_bytes",
 }
-_NAMES = {name: home for home, names in _HOMES.items() for name in names}
+_NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,18 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .librispeech import Librispeech, LibrispeechText
+from .librispeech import Librispeech
+from .librispeech_text import LibrispeechText
 from .spoken_digits import SpokenDigits
-from .vocabularies import (
-    LETTERS,
-    CharacterVocab,
-    SentencePieceVocab,
-    Utf8ByteVocab,
-    Vocab,
-    bpe,
-    characters,
-    utf8_bytes,
-)
+from .vocab_base import Vocab
+from .vocab_kinds import CharacterVocab, SentencePieceVocab, Utf8ByteVocab
+from .vocabularies import LETTERS, bpe, characters, utf8_bytes
 
 
 def make_librispeech(

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from .archives import read_entries, read_facts, remove_facts, write_facts
-from .dataset import SpeechDataset
 from .digits import LABELS, SAMPLE_RATE, list_recordings, split_recordings, spoken_strings
 from .espeak import synthetic_strings
 from .oggzip import Utterance, write_ogg_zip
 from .paths import get_common_data_path
 from .preparation import no_space_left, work_folder
+from .speech_dataset import SpeechDataset
 from .verification import sha256_of_files
-from .vocabularies import Vocab, characters
+from .vocab_base import Vocab
+from .vocabularies import characters
 
 PARTS = ("train", "dev", "test")
 FOLDER = "digits"

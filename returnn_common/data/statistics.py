@@ -11,7 +11,8 @@ from ..files import whole_file
 from .archives import read_entries, speaker_of
 from .checking import find_archives
 from .paths import get_common_data_path
-from .vocabularies import Vocab, as_vocab
+from .vocab_base import Vocab
+from .vocabularies import as_vocab
 
 _BINS = 40
 

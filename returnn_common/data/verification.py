@@ -137,13 +137,16 @@ def in_parallel(
         except ValueError as error:
             return error
 
-    with ThreadPoolExecutor(jobs) as pool:
+    pool = ThreadPoolExecutor(jobs)
+    try:
         for some in _chunks(items):
             yield from pool.map(call, some)
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interruption waits for what runs, for no more
 
 
 def _chunks(items: Iterable[_Item]) -> Iterator[list[_Item]]:
-    """an interruption waits for one of them, not for all"""
+    """not all at once: a pool holds what it was given"""
     rest = iter(items)
     while some := list(itertools.islice(rest, _AT_ONCE)):
         yield some
