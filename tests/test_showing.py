@@ -139,6 +139,9 @@ def test_dims_as_text():
     assert dims_as_text([(time_dim + 2).ceildiv_right(2)]) == "[~time]"
     assert dims_as_text([2 * dim]) == "[14]"
     assert dims_as_text([]) == ""
+    same = nn.SpatialDim("conv:spatial0")
+    same.declare_same_as(time_dim)
+    assert dims_as_text([same, half], known={time_dim: "frames"}) == "[frames, frames/2]"
 
 
 @pytest.mark.parametrize(

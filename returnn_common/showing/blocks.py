@@ -50,6 +50,8 @@ def blocks_of(name: str, **options: Any) -> Block:
     entry = registry.find(name)
     model = registry.get(entry.full_name, **options)
     inputs = _inputs(entry, model)
+    # before the lowering: a dim that turns out to be equal to another may get the other's name
+    names = {dim: str(dim.name) for tensor in inputs.values() for dim in tensor.dims}
 
     def step(*, model: Any, extern_data: Any, **_: Any) -> None:
         out = output_of(entry.kind, model, extern_data)
@@ -59,7 +61,7 @@ def blocks_of(name: str, **options: Any) -> Block:
     with recorded(model) as calls:
         lowered = nn.lower(model, step, inputs)
     layers = _layers_of(lowered.config_text(), [path for path, _ in model.named_modules()])
-    root = _Tree(model, calls, layers).block("", model, name=entry.full_name)
+    root = _Tree(model, calls, layers, names).block("", model, name=entry.full_name)
     return replace(root, out=f"loss {root.out}") if entry.kind == "segmental" else root
 
 
@@ -97,8 +99,10 @@ def _layer_names(config: str) -> list[str]:
 class _Tree:
     """Blocks from modules, the calls of them, and the number of layers of each."""
 
-    def __init__(self, model: Any, calls: dict[str, Call], layers: dict[str, int]):
-        self.calls, self.layers = calls, layers
+    def __init__(
+        self, model: Any, calls: dict[str, Call], layers: dict[str, int], names: dict[Any, str]
+    ):
+        self.calls, self.layers, self.names = calls, layers, names
         # one that several modules share counts where it is first
         unique = {
             id(parameter): (path, parameter)
@@ -116,8 +120,8 @@ class _Tree:
         return Block(
             name=name,
             module=type(module).__name__,
-            source=dims_as_text(call.source) if call else "",
-            out=dims_as_text(call.out) if call else "",
+            source=dims_as_text(call.source, known=self.names) if call else "",
+            out=dims_as_text(call.out, known=self.names) if call else "",
             parameters=sum(size for p, size in self.sizes.items() if _is_below(p, path)),
             layers=sum(number for p, number in self.layers.items() if _is_below(p, path)),
             children=tuple(_collapsed(children)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..nn._returnn import base_of, operation_of
@@ -10,10 +10,14 @@ from ..nn._returnn import base_of, operation_of
 _LONG = 2**12 * 3**4 * 5**3 * 7  # frames, divisible by all factors that occur
 
 
-def dims_as_text(dims: Iterable[Any]) -> str:
-    """:return: the sizes of static dims, the names of dynamic ones, batch first and features last"""
+def dims_as_text(dims: Iterable[Any], *, known: Mapping[Any, str] | None = None) -> str:
+    """
+    :param known: names of dims, which are used for all that are equal to them
+    :return: the sizes of static dims, the names of dynamic ones, batch first and features last
+    """
+    names = {base_of(dim): name for dim, name in (known or {}).items()}
     ordered = sorted(dims, key=_place)
-    return f"[{', '.join(map(_as_text, ordered))}]" if ordered else ""
+    return f"[{', '.join(_as_text(dim, names) for dim in ordered)}]" if ordered else ""
 
 
 def _place(dim: Any) -> int:
@@ -22,12 +26,12 @@ def _place(dim: Any) -> int:
     return 1 if dim.is_dynamic() else 2
 
 
-def _as_text(dim: Any) -> str:
+def _as_text(dim: Any, names: dict[Any, str]) -> str:
     if dim.is_batch_dim():
         return "B"
     if dim.dimension is not None:
         return str(dim.dimension)
-    name, length = _followed(dim, _LONG)
+    name, length = _followed(dim, _LONG, names)
     if name is None or not length:
         return str(dim.name or "?")
     if length * round(_LONG / length) == _LONG:
@@ -36,14 +40,14 @@ def _as_text(dim: Any) -> str:
     return f"{name}{length - _LONG:+d}" if abs(length - _LONG) < _LONG // 10 else f"~{name}"
 
 
-def _followed(dim: Any, length: int) -> tuple[str | None, int]:
+def _followed(dim: Any, length: int, names: dict[Any, str]) -> tuple[str | None, int]:
     """:return: the dim that this one is computed from, and its length where that one has `length`"""
     operation = operation_of(base_of(dim))
     if dim.dimension is not None:
         return None, dim.dimension
     if operation is None:
-        return str(base_of(dim).name), length
-    pairs = [_followed(operand, length) for operand in operation.inputs]
+        return names.get(base_of(dim), str(base_of(dim).name)), length
+    pairs = [_followed(operand, length, names) for operand in operation.inputs]
     name = next((name for name, _ in pairs if name), None)
     return name, _computed(operation.kind, [value for _, value in pairs])
 
