@@ -17,7 +17,7 @@ after the normalisation the one would change nothing, the other next to nothing.
 
 from __future__ import annotations
 
-import numpy
+import math
 
 from ... import nn
 from .. import _dims
@@ -46,21 +46,19 @@ class Mfcc(nn.Module):
         mel, spatial_dim = self.logmel.mel_power(source, in_spatial_dim=in_spatial_dim)
         loudest = nn.reduce_max(nn.reduce_max(mel, axis=mel_dim), axis=spatial_dim)
         floor = nn.maximum(loudest * 10.0 ** (-DYNAMIC_RANGE / 10.0), MIN_POWER)
-        cosines = nn.convert_to_tensor(
-            cosine_transform(mel_dim.dimension, self.out_dim.dimension),
-            dims=[mel_dim, self.out_dim],
-            device=source.device,
-        )
+        cosines = cosine_transform(mel_dim, self.out_dim)
         out = nn.matmul(nn.log(nn.maximum(mel, floor)), cosines, reduce=mel_dim)
         out.feature_dim = self.out_dim
         return nn.normalize(out, axis=spatial_dim, epsilon=VARIANCE_EPS), spatial_dim
 
 
-def cosine_transform(size: int, num_coefficients: int) -> numpy.ndarray:
-    """:return: float32 `[size, num_coefficients]`, the first columns of an orthonormal DCT-II"""
-    angles = numpy.outer(numpy.arange(size) + 0.5, numpy.arange(num_coefficients)) * numpy.pi / size
-    scale = numpy.where(numpy.arange(num_coefficients) == 0, 1.0, 2.0) / size
-    return (numpy.cos(angles) * numpy.sqrt(scale)).astype("float32")
+def cosine_transform(in_dim: nn.Dim, out_dim: nn.Dim) -> nn.Tensor:
+    """:return: `[in_dim, out_dim]`, the first columns of an orthonormal DCT-II"""
+    size = in_dim.dimension
+    n = nn.range_over_dim(in_dim, dtype="float32") + 0.5
+    k = nn.range_over_dim(out_dim, dtype="float32")
+    scale = nn.sqrt((2.0 - nn.cast(k < 0.5, "float32")) / size)
+    return nn.cos(nn.combine_bc(n, "*", k) * (math.pi / size)) * scale
 
 
 def make_mfcc(
