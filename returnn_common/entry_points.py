@@ -56,7 +56,12 @@ def _entry_point_text(distribution: metadata.Distribution) -> str:
 
 
 def _name(distribution: metadata.Distribution) -> str:
-    return distribution.metadata["Name"]
+    return _field(distribution, "Name")
+
+
+def _field(distribution: metadata.Distribution, name: str) -> str:
+    """:return: the first value of this name in the metadata, empty where there is none"""
+    return next(iter(distribution.metadata.get_all(name) or []), "")
 
 
 def _plugins_of(distribution: metadata.Distribution) -> list[Plugin]:
@@ -77,9 +82,9 @@ def _plugins_of(distribution: metadata.Distribution) -> list[Plugin]:
 
 def _licence(distribution: metadata.Distribution) -> str:
     """:return: what the metadata says in one of its three ways, in one line"""
-    fields = distribution.metadata
-    classifiers = [c for c in fields.get_all("Classifier") or [] if c.startswith("License ::")]
-    stated = fields["License-Expression"] or fields["License"] or " ".join(classifiers[:1])
+    stated = _field(distribution, "License-Expression") or _field(distribution, "License")
+    classifiers = distribution.metadata.get_all("Classifier") or []
+    stated = stated or next((c for c in classifiers if c.startswith("License ::")), "")
     return stated.strip().partition("\n")[0].rpartition(":: ")[2]
 
 

@@ -237,6 +237,21 @@ def test_broken_metadata(site):
     assert "good" in zoo.list()
 
 
+@pytest.mark.parametrize(
+    ("metadata", "licence"),
+    [
+        ("License-Expression: MIT OR BSD-3-Clause\nLicense: x\n", "MIT OR BSD-3-Clause"),
+        ("License: The licence\n        of this\n", "The licence"),
+        ("Classifier: A\nClassifier: License :: OSI Approved :: MIT License\n", "MIT License"),
+        ("", ""),
+    ],
+)
+def test_licence(metadata, licence, site):
+    """The three ways in which a distribution may state it."""
+    site.install("my_zoo", metadata=metadata)
+    assert zoo.info("my_zoo").licence == licence
+
+
 def test_own_distribution_is_not_loaded(site):
     """A checkout beside an installed version: the entries of this one count."""
     site.install("returnn_common", module="other_version")

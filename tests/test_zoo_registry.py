@@ -17,7 +17,9 @@ from returnn_common.zoo import description, registry, sources
 
 
 def test_list():
-    assert zoo.list("*former", kind="encoder") == ["conformer"]
+    names = zoo.list("*former", kind="encoder")
+    assert "conformer" in names
+    assert not {"transformer", "conformer_block"} & set(names)
     assert {"conformer", "ctc", "logmel", "specaugment"} <= set(zoo.list())
 
 
@@ -63,7 +65,7 @@ def test_get_passes_the_options_on():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: zoo.get("confromer"), ValueError, "'confromer'; did you mean 'conformer' or"),
+        (lambda: zoo.get("confromer"), ValueError, "'confromer'; did you mean 'conformer'"),
         (lambda: zoo.get("zzz"), ValueError, "'zzz'; valid are: .*conformer, conformer_block, "),
         (
             lambda: zoo.get("conformer", numlayers=3),
@@ -72,7 +74,7 @@ def test_get_passes_the_options_on():
         ),
         (lambda: zoo.list(kind="encodr"), ValueError, "no kind 'encodr'; did you mean 'encoder'"),
         (lambda: zoo.list(backend="toch"), ValueError, "no backend 'toch'; did you mean 'torch'"),
-        (lambda: zoo.info("confromer"), ValueError, "'confromer'; did you mean 'conformer' or"),
+        (lambda: zoo.info("confromer"), ValueError, "'confromer'; did you mean 'conformer'"),
     ],
 )
 def test_mistakes_are_named(call, error, message):
