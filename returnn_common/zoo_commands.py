@@ -206,7 +206,11 @@ def _add_update(commands: argparse._SubParsersAction) -> None:
 def _run_update(args: argparse.Namespace) -> None:
     from . import copying
 
-    _print_changes(copying.update(args.folder, dry_run=args.dry_run), args)
+    changes = copying.update(args.folder, dry_run=args.dry_run)
+    _print_changes(changes, args)
+    waiting = [change.path for change in changes if change.state in copying.WAITING]
+    if waiting:
+        raise ValueError(f"your edits and the original's changes meet in {', '.join(waiting)}")
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:

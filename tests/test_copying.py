@@ -401,6 +401,21 @@ def test_update_keeps_edits(copy, package):
 
 
 @needs_git
+def test_newer_version_and_an_edit_on_top_of_a_file(copy, package, monkeypatch):
+    """The header has another version then, which is no conflict with the lines below it."""
+    edit(copy / "blocks/block.py", "import math\n", "import cmath\n")
+    package.edit("fifth = 5", "fifth = 50")
+    (plugin,) = plugins._registered.values()
+    newer = replace(plugin, version="2.0")
+    monkeypatch.setattr(plugins, "_registered", {newer.name: newer})
+    assert states(copying.update(copy))["blocks/block.py"] == "merged"
+    lines = (copy / "blocks/block.py").read_text().splitlines()
+    assert lines[0] == "# Copied from my_zoo/blocks/block.py of my_zoo.entries 2.0."
+    assert lines[2] == "import cmath"
+    assert lines[-2] == "    fifth = 50"
+
+
+@needs_git
 def test_conflict(copy, package):
     """Both are kept between markers, and no later update touches the file before they are gone."""
     edit(copy / "blocks/block.py", "third = 3", "third = 'mine'")
@@ -419,6 +434,17 @@ def test_conflict(copy, package):
     text = (copy / "blocks/block.py").read_text()
     assert "third = 'ours'\n" in text
     assert "fifth = 50\n" in text
+
+
+@needs_git
+def test_command_tells_of_conflicts(copy, package, capsys):
+    edit(copy / "blocks/block.py", "third = 3", "third = 'mine'")
+    package.edit("third = 3", "third = 'theirs'")
+    for state in ("merged with conflicts", "in conflict"):
+        assert cli.main(["update", str(copy)]) == 1
+        captured = capsys.readouterr()
+        assert f"{state}  blocks/block.py\n" in captured.out
+        assert captured.err.endswith("the original's changes meet in blocks/block.py\n")
 
 
 def test_update_without_git(copy, package, monkeypatch):

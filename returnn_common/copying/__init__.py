@@ -8,8 +8,8 @@ overwritten, and nothing is written outside of the folder.
 
 from ._copy import copy
 from ._status import status
-from ._update import update
+from ._update import WAITING, update
 from .changes import Change
 from .originals import files_of, import_line
 
-__all__ = ["Change", "copy", "files_of", "import_line", "status", "update"]
+__all__ = ["WAITING", "Change", "copy", "files_of", "import_line", "status", "update"]

@@ -10,6 +10,8 @@ from .originals import originals_of
 from .rewriting import File, body_of
 from .store import Store, open_store
 
+IN_CONFLICT = "in conflict"
+
 
 def status(folder: str | Path) -> list[Change]:
     """
@@ -46,7 +48,7 @@ def state_of(path: str, store: Store, original: File | None) -> Change:
     if current is None:
         return Change(path, "deleted", pristine)
     if has_conflict(current) or store.place(f"{path}.new").exists():
-        return Change(path, "in conflict", pristine, current)
+        return Change(path, IN_CONFLICT, pristine, current)
     changed = ["edited"] if current != pristine else []
     if original is None:
         changed.append("without original")

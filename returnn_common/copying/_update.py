@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ._copy import copy_of
-from ._status import open_copies, state_of
+from ._status import IN_CONFLICT, open_copies, state_of
 from .changes import Change
 from .merging import has_conflict, merge
 from .originals import originals_of
@@ -14,6 +14,7 @@ from .store import Store
 
 UPDATED, MERGED, CONFLICTS = "updated", "merged", "merged with conflicts"
 BESIDE, ADDED = "original beside it", "added"
+WAITING = (CONFLICTS, BESIDE, IN_CONFLICT)  # for the user
 
 
 def update(folder: str | Path, *, dry_run: bool = False) -> list[Change]:
