@@ -51,7 +51,7 @@ PARTS = {
     "entry_points": Part(own=("hookspecs", "records")),
     "plugins": Part(own=("entry_points", "hookspecs", "records")),
     "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
-    "training": Part(own=("nn",), other=("numpy", "returnn"), frameworks=True),
+    "training": Part(own=("nn",), other=("numpy", "returnn", "safetensors"), frameworks=True),
     "data": Part(
         other=(
             "espeakng_loader",

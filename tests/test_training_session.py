@@ -364,7 +364,7 @@ def test_error_of_a_session(options, message):
 
 def test_errors_of_session_methods(trained):
     session = trained["torch"][0]
-    with pytest.raises(ValueError, match=r"'hiden.\*' matches no trained parameter; did you mean"):
+    with pytest.raises(ValueError, match=r"'hiden.\*' matches no parameter; did you mean"):
         session.step(train_step, update="hiden.*")
     with pytest.raises(TypeError, match="'train' is no function step"):
         session.step("train")

@@ -411,7 +411,10 @@ OPTIMIZER_ERRORS = [
     ({"clas": "adam"}, "expected a dict such as"),
     ({"class": dict}, "expected a name or a training.UpdateRule"),
     ({"class": "adam", "gradient_clip_global_norm": -1}, "expected a positive number"),
-    ({"class": "adam", "learning_rate_multiplier": {"lin.*": 2}}, "'lin.*' matches no trained"),
+    (
+        {"class": "adam", "learning_rate_multiplier": {"lin.*": 2}},
+        "the pattern 'lin.*' matches no parameter",
+    ),
     ([{"class": "adam", "parameters": "norm.*"}], "'linear.weight' has no optimizers"),
     (["adam", "sgd"], "has 2 optimizers, expected one"),
 ]

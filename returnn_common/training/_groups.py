@@ -48,20 +48,20 @@ def make_groups(optimizer: Any, model: rf.Module) -> list[Group]:
     several = isinstance(optimizer, Sequence) and not isinstance(optimizer, str)
     specs = [_as_dict(spec) for spec in (optimizer if several else [optimizer])]
     trained = {path: param for path, param in model.named_parameters() if is_trained(param)}
-    chosen = [match(spec.get("parameters", "*"), trained, "the optimizer's") for spec in specs]
+    chosen = [match(spec.get("parameters", "*"), trained, "parameters") for spec in specs]
     _check_disjoint(chosen, trained)
     decayed = _decayed(model)
     return [_group(spec, paths, trained, decayed) for spec, paths in zip(specs, chosen)]
 
 
-def match(patterns: str | Sequence[str], names: Iterable[str], whose: str) -> list[str]:
+def match(patterns: str | Sequence[str], names: Iterable[str], option: str) -> list[str]:
     """the names that one of the patterns matches, as in a shell; ValueError for a pattern that matches nothing"""
     names = list(names)
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
         if not fnmatch.filter(names, pattern) and not (pattern == "*" and not names):
             raise ValueError(
-                f"{whose} parameters={pattern!r} matches no trained parameter{near_misses(pattern, names)}"
+                f"{option}: the pattern {pattern!r} matches no parameter{near_misses(pattern, names)}"
             )
     return [name for name in names if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
 
@@ -135,7 +135,7 @@ def _multipliers(option: float | Mapping[str, float], paths: Sequence[str]) -> n
     factors = dict.fromkeys(paths, 1.0)
     for pattern, factor in patterns.items():
         factors.update(
-            dict.fromkeys(match(pattern, paths, "learning_rate_multiplier:"), float(factor))
+            dict.fromkeys(match(pattern, paths, "learning_rate_multiplier"), float(factor))
         )
     return numpy.array([factors[path] for path in paths])
 

@@ -68,6 +68,7 @@ class LayersEngine:
         self.variables: dict[str, Any] = {}
         self.axes: dict[str, tuple[int, ...]] = {}
         self.others: dict[str, Any] = {}  # further variables, such as states of random generators
+        self.waiting: Mapping[str, numpy.ndarray] = {}  # loaded values of others to come
         self.graph = tf.Graph()
         options = tf_compat.v1.ConfigProto(allow_soft_placement=True)
         options.gpu_options.allow_growth = True
@@ -173,6 +174,7 @@ class LayersEngine:
         others = [ref.deref() for ref in new if ref not in paths]
         self.others.update({variable.name: variable for variable in others})
         self.session.run([variable.initializer for variable in others])
+        self.set_other_state(self.waiting)
         self.set_parameters(
             {paths[ref]: self.values.pop(paths[ref]) for ref in new if ref in paths}
         )
@@ -297,12 +299,12 @@ class LayersEngine:
         self.updates.set_state(values)
 
     def get_other_state(self) -> dict[str, numpy.ndarray]:
-        return self.session.run(self.others)
+        return {**self.waiting, **self.session.run(self.others)}
 
     def set_other_state(self, values: Mapping[str, numpy.ndarray]) -> None:
-        for name, value in values.items():
-            if name in self.others:
-                self.load(self.others[name], value)
+        self.waiting = {name: value for name, value in values.items() if name not in self.others}
+        for name in values.keys() - self.waiting.keys():
+            self.load(self.others[name], values[name])
 
 
 #: What layers call the parameters that they own, with the axes as in the module.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import fnmatch
+import itertools
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -10,13 +15,32 @@ import returnn.frontend as rf
 from returnn.tensor import Tensor, TensorDict
 
 from ..hints import near_misses, valid_names
+from . import checkpoints
 from ._batches import read_batch
 from ._engine import Average, Draw, Engine, Values
 from ._groups import Group, make_groups, match
 from ._initial import initial_values
+from ._state import get_random_states, join, set_random_states, split
 
 BACKENDS = ("tensorflow-net-dict", "torch")
 _ADAM = {"class": "adam"}
+
+
+@dataclass
+class Place:
+    """Where in the data of an epoch a run is."""
+
+    loop: int = 0  # loops over batches that are done
+    number: int = 0  # batches of the next one that were given
+    is_done: bool = True
+    is_inside: bool = False
+    started: int = 0  # loops that this process has begun in this epoch
+
+    def saved(self, epoch_is_done: bool | None) -> dict[str, Any]:
+        """for a checkpoint"""
+        is_done = not self.is_inside if epoch_is_done is None else epoch_is_done
+        loop, number = (0, 0) if is_done else (self.loop, self.number)
+        return {"loop": loop, "number": number, "is_done": is_done}
 
 
 class Step:
@@ -80,6 +104,12 @@ class Session:
         self._templates = _templates(extern_data)
         self._groups = make_groups(optimizer, model)
         self._runs = 0  # of all steps, for their random numbers
+        #: Of your own, saved in checkpoints: numbers, strings, arrays, and dicts and lists of these.
+        self.state: dict[str, Any] = {}
+        #: False once :meth:`resume` has found a checkpoint.
+        self.is_new_run = True
+        self._place = Place()
+        self._folder: Path | None = None  # whose checkpoints are of this run
         values = initial_values(model, seed=seed)
         self._engine = _make_engine(backend, model, self._templates, self._groups, values)
 
@@ -111,7 +141,7 @@ class Session:
         trained = [path for group in self._groups for path in group.paths]
         paths = None
         if not isinstance(update, bool):
-            paths = match(update, trained, "update: the")
+            paths = match(update, trained, "update")
         elif update:
             paths = trained
         return Step(self, self._engine.compile(step, paths), update=paths is not None)
@@ -169,13 +199,183 @@ class Session:
         for group in self._groups:
             group.counts[group.index(paths)] += 1
 
-    # --- epochs
+    # --- epochs, and the place in their data
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """the numbers of the epochs to come, up to ``num_epochs``; the first is 1"""
-        while self.epoch < num_epochs:
-            self.epoch += 1
+        """
+        The numbers of the epochs to come, up to ``num_epochs``; the first is 1.
+
+        A continued run begins with the epoch in which its checkpoint was saved, if that was inside of it.
+        """
+        while True:
+            if self._place.is_done:
+                self.epoch += 1
+                self._place = Place()
+            if self.epoch > num_epochs:
+                self.epoch = num_epochs
+                return
+            self._place.is_done = False
             yield self.epoch
+            self._place = Place(is_done=True)
+
+    def batches(self, source: Iterable[Any] | Callable[[int], Iterable[Any]]) -> Iterator[Any]:
+        """
+        All that ``source`` gives, counted, so that a continued run goes on behind what it had.
+
+        There may be several such loops in an epoch, one after the other. A continued run draws again
+        what it had, and leaves it out; where that takes too long, give a function ``source(number)`` that
+        begins behind the first ``number`` batches. Save behind the step that used the batch.
+        """
+        place = self._place
+        loop, place.started = place.started, place.started + 1
+        if loop < place.loop:  # this one is done
+            return
+        done = place.number if loop == place.loop else 0
+        place.loop, place.number, place.is_inside = loop, done, True
+        rest = source(done) if callable(source) else itertools.islice(source, done, None)
+        try:
+            for item in rest:
+                place.number += 1
+                yield item
+        finally:  # also when the loop is left early
+            place.loop, place.number, place.is_inside = loop + 1, 0, False
+
+    # --- checkpoints
+
+    def save(
+        self,
+        folder: str | os.PathLike = "checkpoints",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        epoch_is_done: bool | None = None,
+    ) -> Path:
+        """
+        Save all that is needed to go on exactly, as a new folder in ``folder``, whole or not at all.
+
+        :param metrics: numbers such as ``{"dev_loss": 0.3}``, by which :func:`checkpoints.best` finds it again
+        :param epoch_is_done: whether a continued run begins with the next epoch; by default so outside of the loops
+            over :meth:`batches`. Say False between two of these loops
+        :raises ValueError: the folder has checkpoints of another run
+        """
+        if self._folder != Path(folder).resolve() and checkpoints.paths(folder):
+            raise ValueError(
+                f"{os.fspath(folder)!r} has checkpoints of another run; continue it with "
+                f"session.resume({os.fspath(folder)!r}), or give another folder"
+            )
+        arrays, info = self._saved(metrics, epoch_is_done)
+        path = checkpoints.write(folder, self.global_train_step, arrays, info)
+        self._folder = Path(folder).resolve()
+        return path
+
+    def _saved(
+        self, metrics: Mapping[str, float] | None, epoch_is_done: bool | None
+    ) -> tuple[dict[str, dict[str, numpy.ndarray]], dict[str, Any]]:
+        others: dict[str, numpy.ndarray] = {}
+        state = {
+            "user": self.state,
+            "random": get_random_states(),
+            self.backend: self._engine.get_other_state(),
+        }
+        info = {
+            "epoch": self.epoch,
+            "global_train_step": self.global_train_step,
+            "learning_rate": None if callable(self.learning_rate) else float(self.learning_rate),
+            "metrics": {name: float(value) for name, value in (metrics or {}).items()},
+            "optimizers": [type(group.rule).__name__ for group in self._groups],
+            "place": self._place.saved(epoch_is_done),
+            "runs": self._runs,
+            "seed": self.seed,
+            "state": split(state, others, "state"),
+            "updates": {p: int(n) for g in self._groups for p, n in zip(g.paths, g.counts)},
+        }
+        arrays = {
+            "parameters": self._engine.get_parameters(),
+            "optimizer": self._engine.get_optimizer_state(),
+            "state": others,
+        }
+        return arrays, info
+
+    def resume(self, folder: str | os.PathLike = "checkpoints") -> bool:
+        """
+        Continue from the newest checkpoint in ``folder``, on whichever backend it was saved; False where there is none.
+
+        On the backend on which it was saved, the run goes on exactly as it would have, if steps and
+        data are the same.
+
+        :raises ValueError: the model or the optimizers are others
+        """
+        found = checkpoints.paths(folder)
+        if not found:
+            return False
+        self._restore(found[-1])
+        self._folder = Path(folder).resolve()
+        self.is_new_run = False
+        return True
+
+    def _restore(self, path: Path) -> None:
+        info = checkpoints.read_info(path)
+        rules = [type(group.rule).__name__ for group in self._groups]
+        if info["optimizers"] != rules:
+            raise ValueError(
+                f"{os.fspath(path)!r} is of a run with the optimizers {info['optimizers']}, here are {rules}"
+            )
+        values = self._fitting(checkpoints.read_parameters(path), strict=True, source=path)
+        optimizer = checkpoints.read_arrays(path / "optimizer.safetensors")
+        state = join(info["state"], checkpoints.read_arrays(path / "state.safetensors"))
+        for group in self._groups:
+            group.counts[:] = [info["updates"].get(name, 0) for name in group.paths]
+        self._engine.set_parameters(values)
+        self._engine.set_optimizer_state(optimizer)
+        self._engine.set_other_state(state.get(self.backend, {}))
+        self.epoch, self.global_train_step = info["epoch"], info["global_train_step"]
+        self._runs, self.seed, self.state = info["runs"], info["seed"], state["user"]
+        if info["learning_rate"] is not None and not callable(self.learning_rate):
+            self.learning_rate = info["learning_rate"]
+        self._place = Place(**info["place"])
+        set_random_states(state["random"])
+
+    def load(
+        self,
+        path: str | os.PathLike,
+        *,
+        rename: Mapping[str, str] | Callable[[str], str | None] | None = None,
+        only: str | Sequence[str] = "*",
+        strict: bool = True,
+    ) -> list[str]:
+        """
+        Initial values of parameters for a new run; a continued run has its own, and there this does nothing.
+
+        :param path: a checkpoint, or a .safetensors file
+        :param rename: ``{prefix there: prefix here}``, or a function that gives the name here, or None to leave it out
+        :param only: patterns of names here
+        :param strict: whether all parameters of the model that ``only`` matches must be there, and no others
+        :return: the names of what was loaded
+        :raises ValueError: names are missing or unexpected (if strict), shapes differ, a prefix matches nothing
+        """
+        if not self.is_new_run:
+            return []
+        values = checkpoints.read_parameters(path)
+        values = checkpoints.renamed(values, rename) if rename is not None else values
+        fitting = self._fitting(values, only=only, strict=strict, source=path)
+        self._engine.set_parameters(fitting)
+        return list(fitting)
+
+    def _fitting(
+        self,
+        values: Mapping[str, numpy.ndarray],
+        *,
+        only: str | Sequence[str] = "*",
+        strict: bool,
+        source: str | os.PathLike,
+    ) -> dict[str, numpy.ndarray]:
+        parameters = dict(self.model.named_parameters())
+        wanted = match(only, parameters, "only")
+        patterns = [only] if isinstance(only, str) else only
+        chosen = {
+            n: v for n, v in values.items() if any(fnmatch.fnmatchcase(n, p) for p in patterns)
+        }
+        shapes = {name: [dim.dimension for dim in parameters[name].dims] for name in wanted}
+        return checkpoints.compared(chosen, shapes, strict=strict, source=repr(os.fspath(source)))
 
     # --- parameters
 
