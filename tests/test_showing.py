@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from returnn_common import cli, nn, showing, zoo
-from returnn_common.showing import calls
+from returnn_common.showing import calls, picture
 from returnn_common.showing.dims import dims_as_text
 from returnn_common.testing import Case, battery, kinds
 from returnn_common.zoo import registry
@@ -181,20 +181,33 @@ def test_picture(conformer, tmp_path):
 
 
 def test_boxes_lie_in_each_other(conformer):
-    from returnn_common.showing.picture import _placed
-
-    boxes = list(_placed(conformer, 9))
+    boxes = picture._placed(conformer, 9)
     for box in boxes:
         inside = [
-            b for b in boxes if b.level == box.level + 1 and box.top < b.top < box.top + box.height
+            other
+            for other in boxes
+            if other.place.level == box.place.level + 1
+            and box.place.top < other.place.top < box.bottom
         ]
         assert len(inside) == len(box.block.children)
-        ends = [b.top + b.height for b in inside]
-        assert all(end < box.top + box.height for end in ends)
-        assert all(end < b.top for end, b in zip(ends, inside[1:]))
-        assert all(box.left < b.left and b.right < box.right for b in inside)
+        assert all(other.bottom < box.bottom for other in inside)
+        assert all(one.bottom < other.place.top for one, other in zip(inside, inside[1:]))
+        assert all(box.place.left < o.place.left and o.right < box.right for o in inside)
     linear = [box for box in boxes if box.block.name == "linear_in"]
     assert [box.times for box in linear] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "before", "label"),
+    [
+        ("[B, time/2, 7]", "[B, time/2, 7]", ""),
+        ("[B, time/2, 7]", "[B, time, 5]", "[B, time/2, 7]"),
+        ("[B, labels, 7]", "[B, time, 5]", "and [B, labels, 7]"),
+        ("[B, 7]", "[B, time, 5]", "[B, 7]"),
+    ],
+)
+def test_what_an_arrow_says(source, before, label):
+    assert picture._label(source, before) == label
 
 
 def test_without_matplotlib(conformer, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,46 @@ _GREY, _INK = "#7a7a7a", "#222222"
 
 
 @dataclass(frozen=True)
-class _Box:
-    """A placed block; `top` is measured downwards, `times` counts how often it exists."""
+class _Place:
+    """
+    Where a block is drawn, and how.
 
-    block: Block
+    :param top: measured downwards
+    :param times: how often the block around it exists
+    :param label: of the arrow above: the dims that come in, where they are new
+    """
+
     left: float
-    right: float
     top: float
-    height: float
     level: int
     colour: str
     times: int
+    label: str
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A placed block."""
+
+    block: Block
+    place: _Place
+    height: float
     is_leaf: bool
-    label: str  # of the arrow above: the dims that come in, where they are new
+
+    @property
+    def bottom(self) -> float:
+        """measured downwards"""
+        return self.place.top + self.height
+
+    @property
+    def right(self) -> float:
+        """as far from the right as it is from the left"""
+        return _WIDTH - self.place.left
+
+    @property
+    def times(self) -> int:
+        """how often it exists"""
+        return self.place.times * self.block.repeat
 
 
 def draw(root: Block, path: str | os.PathLike, *, depth: int = 3) -> None:
@@ -50,8 +76,8 @@ def draw(root: Block, path: str | os.PathLike, *, depth: int = 3) -> None:
         raise ValueError(
             f"{os.fspath(path)!r} has the ending {ending!r}{valid_names(ending, FORMATS)}"
         )
-    boxes = list(_placed(root, depth))
-    bottom = boxes[0].top + boxes[0].height + _WIDE_GAP
+    boxes = _placed(root, depth)
+    bottom = boxes[0].bottom + _WIDE_GAP
     figure, axes = _canvas(bottom)
     _draw_arrow(axes, bottom, root.out, length=_WIDE_GAP)
     for box in boxes:
@@ -84,65 +110,40 @@ def _canvas(height: float) -> tuple[Any, Any]:
 # --- places
 
 
-def _placed(root: Block, depth: int) -> Iterator[_Box]:
-    return _place(
-        root,
-        depth=depth,
-        level=0,
-        left=0.0,
-        top=_WIDE_GAP,
-        colour=_GREY,
-        times=1,
-        label=root.source,
-    )
+def _placed(root: Block, depth: int) -> list[_Box]:
+    """:return: the boxes of the root and of all that is shown below it, each before those in it"""
+    return _boxes(root, _Place(0.0, _WIDE_GAP, 0, _GREY, 1, root.source), depth)
 
 
-def _place(
-    block: Block,
-    *,
-    depth: int,
-    level: int,
-    left: float,
-    top: float,
-    colour: str,
-    times: int,
-    label: str,
-) -> Iterator[_Box]:
-    """:return: the box of a block, then those in it"""
-    children = block.children if level < depth else ()
-    times *= block.repeat
+def _boxes(block: Block, place: _Place, depth: int) -> list[_Box]:
     inner: list[_Box] = []
-    y, dims = top + _ROW, block.source
-    for i, child in enumerate(children):
-        new = _label(child.source, dims)
-        y += _WIDE_GAP if new else _GAP
-        boxes = list(
-            _place(
-                child,
-                depth=depth,
-                level=level + 1,
-                left=left + _PAD,
-                top=y,
-                colour=_COLOURS[i % len(_COLOURS)] if not level else colour,
-                times=times,
-                label=new,
-            )
+    bottom, dims = place.top + _ROW, block.source
+    for i, child in enumerate(block.children if depth else ()):
+        label = _label(child.source, dims)
+        boxes = _boxes(
+            child,
+            _Place(
+                left=place.left + _PAD,
+                top=bottom + (_WIDE_GAP if label else _GAP),
+                level=place.level + 1,
+                colour=place.colour if place.level else _COLOURS[i % len(_COLOURS)],
+                times=place.times * block.repeat,
+                label=label,
+            ),
+            depth - 1,
         )
         inner += boxes
-        y += boxes[0].height
-        dims = child.out or dims
-    bottom = y + (_PAD if children else 0.0)
-    yield _Box(
-        block, left, _WIDTH - left, top, bottom - top, level, colour, times, not children, label
-    )
-    yield from inner
+        bottom, dims = boxes[0].bottom, child.out or dims
+    bottom += _PAD if inner else 0.0
+    return [_Box(block, place, bottom - place.top, not inner), *inner]
 
 
 def _label(source: str, before: str) -> str:
     """:return: what is said of the dims that a block takes; nothing where they are those before it"""
     if source == before:
         return ""
-    return source if _lengths(source) & _lengths(before) else f"and {source}"
+    new, old = _lengths(source), _lengths(before)
+    return f"and {source}" if new and old and not new & old else source
 
 
 def _lengths(dims: str) -> set[str]:
@@ -160,18 +161,24 @@ def _draw_box(axes: Any, box: _Box) -> None:
     for shift in (0.07, 0.035, 0.0) if box.block.repeat > 1 else (0.0,):
         axes.add_patch(
             FancyBboxPatch(
-                (box.left + shift, box.top - shift),
-                box.right - box.left,
+                (box.place.left + shift, box.place.top - shift),
+                box.right - box.place.left,
                 box.height,
                 boxstyle="round,pad=0,rounding_size=0.06",
-                facecolor=_tint(box.colour, shade),
-                edgecolor=box.colour,
+                facecolor=_tint(box.place.colour, shade),
+                edgecolor=box.place.colour,
                 linewidth=0.9,
             )
         )
-    middle = box.top + _ROW / 2
+    middle = box.place.top + _ROW / 2
     name = axes.text(
-        box.left + 0.1, middle, box.block.name, size=8.5, weight="bold", color=_INK, va="center"
+        box.place.left + 0.1,
+        middle,
+        box.block.name,
+        size=8.5,
+        weight="bold",
+        color=_INK,
+        va="center",
     )
     times = f"{box.block.repeat} x " if box.block.repeat > 1 else ""
     axes.annotate(
@@ -185,7 +192,7 @@ def _draw_box(axes: Any, box: _Box) -> None:
         va="center",
     )
     axes.text(box.right - 0.1, middle, box.block.out, size=7.5, color=_INK, va="center", ha="right")
-    _draw_arrow(axes, box.top, box.label, length=_WIDE_GAP if box.label else _GAP)
+    _draw_arrow(axes, box.place.top, box.place.label, length=_WIDE_GAP if box.place.label else _GAP)
 
 
 def _draw_arrow(axes: Any, end: float, label: str, *, length: float) -> None:
@@ -204,14 +211,28 @@ def _draw_bars(axes: Any, boxes: list[_Box]) -> None:
     most = max((box.times * box.block.parameters for box in leaves), default=1)
     heading = f"{_short(total)} parameters, {boxes[0].block.layers} layers"
     axes.text(
-        left, boxes[0].top + _ROW / 2, heading, size=8.5, weight="bold", color=_INK, va="center"
+        left,
+        boxes[0].place.top + _ROW / 2,
+        heading,
+        size=8.5,
+        weight="bold",
+        color=_INK,
+        va="center",
     )
     for box in leaves:
         length = 0.9 * box.times * box.block.parameters / most
-        axes.barh(box.top + _ROW / 2, length, height=0.16, left=left, color=_tint(box.colour, 0.7))
+        axes.barh(
+            box.place.top + _ROW / 2,
+            length,
+            height=0.16,
+            left=left,
+            color=_tint(box.place.colour, 0.7),
+        )
         times = f"{box.times} x " if box.times > 1 else ""
         text = f"{times}{_short(box.block.parameters)}"
-        axes.text(left + length + 0.06, box.top + _ROW / 2, text, size=7.5, color=_INK, va="center")
+        axes.text(
+            left + length + 0.06, box.place.top + _ROW / 2, text, size=7.5, color=_INK, va="center"
+        )
 
 
 def _short(number: int) -> str:
