@@ -19,6 +19,7 @@ _WIDTH, _BARS, _MARGIN = 6.4, 2.6, 0.25  # of the boxes, of the bars, around all
 _ROW, _PAD, _GAP, _WIDE_GAP = 0.34, 0.12, 0.13, 0.34
 _COLOURS = ("#3b75af", "#c8752d", "#4f8f4f", "#8a5fa8", "#a8433f", "#5b8c93", "#927a2e")
 _GREY, _INK = "#7a7a7a", "#222222"
+_HEADING: dict[str, Any] = {"size": 8.5, "weight": "bold", "color": _INK, "va": "center"}
 
 
 @dataclass(frozen=True)
@@ -76,28 +77,40 @@ def draw(root: Block, path: str | os.PathLike, *, depth: int = 3) -> None:
         raise ValueError(
             f"{os.fspath(path)!r} has the ending {ending!r}{valid_names(ending, FORMATS)}"
         )
-    boxes = _placed(root, depth)
-    bottom = boxes[0].bottom + _WIDE_GAP
-    figure, axes = _canvas(bottom)
-    _draw_arrow(axes, bottom, root.out, length=_WIDE_GAP)
-    for box in boxes:
-        _draw_box(axes, box)
-    _draw_bars(axes, boxes)
-    with whole_file(path) as temporary:
-        metadata = {"Date": None} if ending == "svg" else {"Software": None}
+    matplotlib = _matplotlib()
+    # without what a user has set up for other figures; the same bytes every time
+    settings = {**matplotlib.rcParamsDefault, "svg.hashsalt": "returnn_common"}
+    metadata = {"Date": None} if ending == "svg" else {"Software": None}
+    with matplotlib.rc_context(settings), whole_file(path) as temporary:
+        figure = _figure(_placed(root, depth))
         figure.savefig(temporary, format=ending, dpi=150, metadata=metadata)
 
 
-def _canvas(height: float) -> tuple[Any, Any]:
-    """:return: figure and axes, one unit an inch, y downwards"""
+def _matplotlib() -> Any:
     try:
         import matplotlib
-        from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
             f"a picture needs matplotlib: pip install matplotlib ({error})"
         ) from error
-    matplotlib.rcParams["svg.hashsalt"] = "returnn_common"  # the same bytes every time
+    return matplotlib
+
+
+def _figure(boxes: list[_Box]) -> Any:
+    root = boxes[0]
+    figure, axes = _canvas(root.bottom + _WIDE_GAP)
+    _draw_arrow(axes, root.bottom + _WIDE_GAP, root.block.out, length=_WIDE_GAP)
+    for box in boxes:
+        _draw_frame(axes, box)
+        _draw_labels(axes, box)
+    _draw_bars(axes, boxes)
+    return figure
+
+
+def _canvas(height: float) -> tuple[Any, Any]:
+    """:return: figure and axes, one unit an inch, y downwards"""
+    from matplotlib.figure import Figure
+
     size = (_WIDTH + _BARS + 3 * _MARGIN, height + 2 * _MARGIN)
     figure = Figure(figsize=size)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -154,7 +167,7 @@ def _lengths(dims: str) -> set[str]:
 # --- drawing
 
 
-def _draw_box(axes: Any, box: _Box) -> None:
+def _draw_frame(axes: Any, box: _Box) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     shade = 0.16 if box.is_leaf else 0.05
@@ -170,16 +183,13 @@ def _draw_box(axes: Any, box: _Box) -> None:
                 linewidth=0.9,
             )
         )
-    middle = box.place.top + _ROW / 2
-    name = axes.text(
-        box.place.left + 0.1,
-        middle,
-        box.block.name,
-        size=8.5,
-        weight="bold",
-        color=_INK,
-        va="center",
-    )
+    _draw_arrow(axes, box.place.top, box.place.label, length=_WIDE_GAP if box.place.label else _GAP)
+
+
+def _draw_labels(axes: Any, box: _Box) -> None:
+    """its name, class and output"""
+    left, middle = box.place.left + 0.1, box.place.top + _ROW / 2
+    name = axes.text(left, middle, box.block.name, **_HEADING)
     times = f"{box.block.repeat} x " if box.block.repeat > 1 else ""
     axes.annotate(
         f"{times}{box.block.module}",
@@ -192,7 +202,6 @@ def _draw_box(axes: Any, box: _Box) -> None:
         va="center",
     )
     axes.text(box.right - 0.1, middle, box.block.out, size=7.5, color=_INK, va="center", ha="right")
-    _draw_arrow(axes, box.place.top, box.place.label, length=_WIDE_GAP if box.place.label else _GAP)
 
 
 def _draw_arrow(axes: Any, end: float, label: str, *, length: float) -> None:
@@ -210,15 +219,7 @@ def _draw_bars(axes: Any, boxes: list[_Box]) -> None:
     leaves = [box for box in boxes if box.is_leaf and box.block.parameters]
     most = max((box.times * box.block.parameters for box in leaves), default=1)
     heading = f"{_short(total)} parameters, {boxes[0].block.layers} layers"
-    axes.text(
-        left,
-        boxes[0].place.top + _ROW / 2,
-        heading,
-        size=8.5,
-        weight="bold",
-        color=_INK,
-        va="center",
-    )
+    axes.text(left, boxes[0].place.top + _ROW / 2, heading, **_HEADING)
     for box in leaves:
         length = 0.9 * box.times * box.block.parameters / most
         axes.barh(
