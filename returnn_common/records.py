@@ -123,7 +123,7 @@ def _check_names(manager: pluggy.PluginManager, module: ModuleType) -> None:
 def _no_hook(module: ModuleType) -> str:
     if hasattr(module, HOOK):
         return f"its {HOOK} is not marked with pluggy.HookimplMarker({hookspecs.PROJECT!r})"
-    return f"the module {module.__name__} has no hook {HOOK}"
+    return f"{getattr(module, '__name__', module)} has no hook {HOOK}"
 
 
 def _entry(record: Any, owner: str, package: str) -> Entry:

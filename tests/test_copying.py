@@ -57,7 +57,7 @@ def test_copied_conformer_is_the_same_until_edited(tmp_path, imported):
 
 
 def test_everything_can_be_copied_and_imported(tmp_path):
-    """All our models, into one folder, from which they come without importing ours."""
+    """All our models, into one folder, from which they come without importing ours; a dataset, too."""
     lines = [
         "import sys; sys.path.append(sys.argv[1])",
         "sys.modules.update(dict.fromkeys(['returnn_common.zoo']))  # no import of it succeeds",
@@ -67,6 +67,9 @@ def test_everything_can_be_copied_and_imported(tmp_path):
             copying.copy(entry.full_name, tmp_path / "my_models")
             lines.append(copying.import_line(entry.full_name, tmp_path / "my_models"))
     assert len(lines) > 10
+    copying.copy("librispeech", tmp_path / "my_data")
+    lines.append(copying.import_line("librispeech", tmp_path / "my_data"))
+    lines.append("assert make_librispeech().keys == ['data', 'classes']")
     subprocess.run([sys.executable, "-c", "\n".join(lines), ROOT], cwd=tmp_path, check=True)
     assert {change.state for change in copying.status(tmp_path / "my_models")} == {"clean"}
 

@@ -142,7 +142,7 @@ BROKEN = {
     ),
     "arguments": (GOOD.replace("entries()", "entries(registry)"), "hook.*registry"),
     "unmarked": (GOOD.replace("@hookimpl", ""), "not marked with pluggy.HookimplMarker"),
-    "no_hook": ("x = 3\n", "module bad has no hook returnn_common_entries"),
+    "no_hook": ("x = 3\n", "bad has no hook returnn_common_entries"),
     "version": (
         "returnn_common_api_version = 7\n" + GOOD,
         "for version 7 of the hooks, this returnn_common has version 1",
@@ -216,6 +216,19 @@ def test_two_distributions_with_one_entry_point(site, monkeypatch):
     assert zoo.list("?_zoo") == ["b_zoo"]
 
 
+def test_entry_point_that_is_no_module(site):
+    """An object with the hook is as good as a module; anything else is told."""
+    code = GOOD.replace("@hookimpl\ndef", "class Plugin:\n  @hookimpl\n  def").replace(
+        "entries():", "entries(self):"
+    )
+    site.install(
+        "good", code + "\nplugin = Plugin()\n", entry_points="[returnn_common]\na = good:plugin\n"
+    )
+    site.install("bad", "plugin = 3\n", entry_points="[returnn_common]\nb = bad:plugin\n")
+    assert zoo.get("good") == 1
+    assert failures() == {"b": "ValueError: 3 has no hook returnn_common_entries"}
+
+
 def test_two_entry_points_of_a_distribution(site):
     site.install("two", entry_points="[returnn_common]\none = two\nother = second\n")
     (site.folder / "second.py").write_text(GOOD.replace("NAME", "other"))
@@ -224,6 +237,12 @@ def test_two_entry_points_of_a_distribution(site):
     plugins.installed.cache_clear()
     site.install("two", entry_points="[returnn_common]\none = two\nother = two\n")
     assert failures()["other"].endswith("another entry point of this distribution has two/two, too")
+
+
+def test_block_that_is_not_python(site):
+    site.install("my_zoo", blocks="def make_NAME(:\n")
+    with pytest.raises(ValueError, match=r"my_zoo_blocks.py:1: invalid syntax"):
+        zoo.info("my_zoo")
 
 
 def test_broken_metadata(site):
@@ -359,7 +378,7 @@ def test_register_module_with_a_relative_target(site):
     ("module", "error", "message"),
     [
         ("conformer", TypeError, "expected a module, got 'conformer'"),
-        (module_of("nothing", ""), ValueError, "nothing: the module nothing has no hook"),
+        (module_of("nothing", ""), ValueError, "nothing: nothing has no hook"),
         (module_of("odd", BROKEN["no_dict"][0]), TypeError, "odd: a record is a str"),
         (module_of("odd", BROKEN["arguments"][0]), ValueError, "odd: .*registry"),
         (module_of("my_zoo"), ValueError, "there is a plugin 'my_zoo' already; rename"),

@@ -26,8 +26,15 @@ class Source:
 
     @functools.cached_property
     def tree(self) -> ast.Module:
-        """the syntax tree"""
-        return ast.parse(self.text, self.file)
+        """
+        the syntax tree
+
+        :raises ValueError: it is not Python
+        """
+        try:
+            return ast.parse(self.text, self.file)
+        except SyntaxError as error:
+            raise ValueError(f"{self.file}:{error.lineno}: {error.msg}") from error
 
 
 @dataclass(frozen=True)
