@@ -51,7 +51,9 @@ PARTS = {
     "entry_points": Part(own=("hookspecs", "records")),
     "plugins": Part(own=("entry_points", "hookspecs", "records")),
     "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
-    "training": Part(own=("nn",), other=("numpy", "returnn", "safetensors"), frameworks=True),
+    "training": Part(
+        own=("nn",), other=("matplotlib", "numpy", "returnn", "safetensors"), frameworks=True
+    ),
     "data": Part(
         other=(
             "espeakng_loader",

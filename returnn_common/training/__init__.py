@@ -1,5 +1,5 @@
 """
-Training with the loop in sight: sessions that run steps, update rules, checkpoints.
+Training with the loop in sight: sessions that run steps, update rules, checkpoints, batches from anywhere, logs.
 
 Importing this imports neither TensorFlow nor torch.
 """
@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from . import checkpoints
 from ._engine import Average
+from .feeding import batches_from, prefetch
+from .logs import Log, averages
 from .optimizers import UpdateRule
 from .session import Session, Step
 
-__all__ = ["Average", "Session", "Step", "UpdateRule", "checkpoints"]
+__all__ = [
+    "Average",
+    "Log",
+    "Session",
+    "Step",
+    "UpdateRule",
+    "averages",
+    "batches_from",
+    "checkpoints",
+    "prefetch",
+]
