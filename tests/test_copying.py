@@ -465,6 +465,12 @@ def test_update_without_git(copy, package, monkeypatch):
     assert state_of_block(copy) == "edited and outdated"
 
 
+def test_file_in_another_encoding(copy):
+    (copy / "blocks/block.py").write_bytes("# é\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"blocks/block.py: expected text in UTF-8"):
+        copying.status(copy)
+
+
 def test_update_leaves_what_was_deleted(copy, package):
     (copy / "blocks/block.py").unlink()
     package.edit("fifth = 5", "fifth = 50")

@@ -84,11 +84,16 @@ def open_store(folder: str | Path) -> Store:
 
 
 def read_text(path: Path) -> str | None:
-    """:return: the text with its own line ends; None where there is no such file"""
+    """
+    :return: the text with its own line ends; None where there is no such file
+    :raises ValueError: it is not UTF-8
+    """
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected text in UTF-8: {error}") from None
 
 
 def _inside(folder: Path, path: str) -> Path:
