@@ -67,7 +67,9 @@ def test_our_bpe_is_what_sentencepiece_says(name, size):
     assert (vocab.unk_index, vocab.bos_index, vocab.eos_index) == (0, 1, 2)
     assert vocab.decode([1, *model.encode(TEXT), 2]) == TEXT
     assert vocab.to_words(model.encode(TEXT)) == TEXT.split()
-    assert (ROOT / f"vocabs/{name}.model").stat().st_size < 100_000
+    num_bytes = (ROOT / f"vocabs/{name}.model").stat().st_size
+    assert num_bytes < 100_000
+    assert f"| {size:,} | {num_bytes:,} |" in (ROOT / "vocabs/README.md").read_text()
 
 
 def test_our_bpe_writes_every_transcript_without_unknown():

@@ -48,11 +48,30 @@ def test_small_text_gives_a_smaller_vocabulary(model_type):
     assert 9 <= size_of(train_vocab(COUNTS, 1000, model_type=model_type)) < 40
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"A": 1},
+        {"\U0001f600": 3, "\xe9": 1},
+        {"A" * 5000: 1},
+        {"\u2581": 3, "<unk>": 2, "<s>": 1, "\x00": 1},
+        {"AB": 10**12, "AC": 10**12},
+        {chr(0x4E00 + i): 1 for i in range(300)},
+    ],
+    ids=["one", "emoji", "long", "special", "often", "chinese"],
+)
+def test_no_text_is_a_crash(counts, model_type):
+    assert 4 <= size_of(train_vocab(counts, 1000, model_type=model_type)) <= 1000
+
+
 @pytest.mark.parametrize(
     ("counts", "size", "options", "message"),
     [
         ({}, 100, {}, "needs words, got none"),
         (COUNTS, 9, {}, "the size is 9, expected at least 10: one for each character"),
+        ({"A": 0}, 100, {}, "needs words, got none"),
+        ({"A B": 1}, 100, {}, "expected words without spaces, got 'A B'"),
         (COUNTS, 100, {"model_type": "bpee"}, "no model type 'bpee'; did you mean 'bpe'"),
     ],
 )

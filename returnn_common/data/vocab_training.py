@@ -25,6 +25,8 @@ from .paths import get_common_data_path
 MODEL_TYPES = ("bpe", "unigram")
 CORPORA = ("librispeech",)
 _NUM_SPECIAL = 3  # <unk>, <s>, </s>
+_LONGEST = 4192  # bytes; the default of SentencePiece, which skips longer lines
+_UNIGRAM_WORDS = 3 * 10**6  # with their counts, which is 430 MB
 _WORD_BEGIN = "\u2581"  # SentencePiece's sign for it
 _COUNT = re.compile(r"(\S+)\t(\d+)")
 _TRANSCRIPT = re.compile(r"\d+-\d+-\d+ (.*)")  # of LibriSpeech
@@ -47,10 +49,14 @@ def train_vocab(counts: Mapping[str, int], size: int, *, model_type: str = "bpe"
         raise ValueError(
             f"there is no model type {model_type!r}{valid_names(model_type, MODEL_TYPES)}"
         )
-    _check_size(counts, size)
+    counts = {word: count for word, count in counts.items() if count > 0}
+    _check(counts, size)
+    if model_type == "unigram":
+        counts = _scaled(counts)
     model = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=_table(counts),
+        max_sentence_length=max(_LONGEST, *(len(line.encode()) for line in _table(counts))),
         model_writer=model,
         input_format="tsv",
         vocab_size=size,
@@ -133,15 +139,24 @@ def _lines_of_file(path: Path) -> Iterator[str]:
         raise ValueError(f"{str(path)!r} is not text in UTF-8: {exc}") from exc
 
 
-def _check_size(counts: Mapping[str, int], size: int) -> None:
+def _check(counts: Mapping[str, int], size: int) -> None:
     if not counts:
         raise ValueError("a vocabulary needs words, got none")
+    for word in counts:
+        if word.split() != [word]:
+            raise ValueError(f"expected words without spaces, got {word!r}")
     smallest = len(set("".join(counts)) | {_WORD_BEGIN}) + _NUM_SPECIAL
     if not isinstance(size, int) or size < smallest:
         raise ValueError(
             f"the size is {size!r}, expected at least {smallest}: one for each character of the text,"
             f" and {_NUM_SPECIAL} for unknown, begin and end"
         )
+
+
+def _scaled(counts: Mapping[str, int]) -> dict[str, int]:
+    """:return: smaller counts: SentencePiece takes 120 bytes for each count of each word"""
+    factor = _UNIGRAM_WORDS / sum(counts.values())
+    return {word: max(1, round(count * min(1.0, factor))) for word, count in counts.items()}
 
 
 def _table(counts: Mapping[str, int]) -> Iterable[str]:
