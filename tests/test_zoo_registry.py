@@ -72,6 +72,7 @@ def test_get_passes_the_options_on():
             TypeError,
             "conformer has no option 'numlayers'; did you mean 'num_layers'?.*dropout",
         ),
+        (lambda: zoo.get(zoo), TypeError, "expected the name of an entry, got <module"),
         (lambda: zoo.list(kind="encodr"), ValueError, "no kind 'encodr'; did you mean 'encoder'"),
         (lambda: zoo.list(backend="toch"), ValueError, "no backend 'toch'; did you mean 'torch'"),
         (lambda: zoo.info("confromer"), ValueError, "'confromer'; did you mean 'conformer'"),

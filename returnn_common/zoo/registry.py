@@ -115,7 +115,10 @@ def find(name: str) -> Entry:
     """
     :return: the entry of this name, or full name ``owner/name``
     :raises ValueError: there is none, or several owners have it
+    :raises TypeError: it is no name
     """
+    if not isinstance(name, str):
+        raise TypeError(f"expected the name of an entry, got {name!r}")
     owner, _, short = name.rpartition("/")
     found = [entry for entry in entries() if entry.name == short and _is_owner(owner, entry)]
     if len(found) == 1:
@@ -124,15 +127,17 @@ def find(name: str) -> Entry:
         names = " or ".join(repr(entry.full_name) for entry in found)
         raise ValueError(f"several packages have an entry {name!r}: write {names}")
     valid = [e.full_name if owner else short_name(e) for e in select()]
-    raise ValueError(f"there is no entry {name!r}{valid_names(name, valid)}{_failed_plugins()}")
+    raise ValueError(
+        f"there is no entry {name!r}{valid_names(name, valid)}{hint_of_broken_plugins()}"
+    )
 
 
 def _is_owner(owner: str, entry: Entry) -> bool:
     return not owner or plugins.canonical(owner) == plugins.canonical(entry.owner)
 
 
-def _failed_plugins() -> str:
-    """:return: a hint for whoever misses an entry of theirs"""
+def hint_of_broken_plugins() -> str:
+    """:return: the broken plugins with their reasons, for whoever misses an entry of theirs"""
     failed = [f"{p.owner} ({p.reason})" for p in plugins.all_plugins() if p.state == "failed"]
     return f"; broken plugins: {', '.join(failed)}" if failed else ""
 
