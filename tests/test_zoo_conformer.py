@@ -10,7 +10,8 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from returnn_common import nn, testing
-from returnn_common.zoo.encoder import conformer, conformer_parts
+from returnn_common.zoo._feed_forward import FeedForward
+from returnn_common.zoo.encoder import conformer
 from returnn_common.zoo.frontend.conv_subsampling import TIME_STRIDES, make_conv_subsampling
 
 torch = pytest.importorskip("torch")
@@ -292,7 +293,7 @@ def test_batch_norm_ignores_the_padding():
 
 def test_dropout_is_drawn_for_each_element():
     """Also in the training of a whole block: no two frames of a constant input stay equal."""
-    module = conformer_parts.FeedForward(dim := nn.FeatureDim("x", 40), dim, dropout=0.5)
+    module = FeedForward(dim := nn.FeatureDim("x", 40), dim, dropout=0.5)
     randomize(module)
     x, _ = batch([numpy.ones([6, 40])] * 3, dim)
     rf.init_train_step_run_ctx(train_flag=True, step=0, epoch=1)

@@ -18,6 +18,7 @@ from ._backend import LayersBackend
 from ._graph import Node
 from ._names import FeatureDim, SpatialDim, any_feature_dim, any_spatial_dim
 from .functions import (
+    check_length,
     cross_entropy,
     ctc_greedy_decode,
     ctc_loss,

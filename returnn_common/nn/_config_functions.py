@@ -141,6 +141,17 @@ def select_frames(source, self, **_):
     order = tf.math.top_k(tf.where(mask, early[None, :], 0.0), k=num_frames).indices
     return tf.gather(frames, order[:, : tf.shape(index.placeholder)[0]], batch_dims=1)
 ''',
+    "check_length": '''
+def check_length(source, self, axis, max_length, **_):
+    """the source itself; an error where a sequence is longer"""
+    import tensorflow as tf
+
+    x = source(0, auto_convert=False)
+    longest = tf.reduce_max(axis.dyn_size)
+    message = f"{axis.name}: a sequence is longer than the max_length {max_length}"
+    with tf.control_dependencies([tf.debugging.assert_less_equal(longest, max_length, message=message)]):
+        return tf.identity(x)
+''',
     "lstm_unit": '''
 def lstm_unit():
     """RETURNN's own kernel on a GPU; on a CPU, where a compiler would be needed for that, pure TensorFlow"""

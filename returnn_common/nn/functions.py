@@ -9,7 +9,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from . import _control_flow, _returnn
-from ._config_calls import is_traced
+from ._config_calls import config_eval, is_traced
 from ._masked import masked_computation, select_frames, unmask
 from ._names import any_feature_dim, resolve_dim
 
@@ -144,6 +144,28 @@ def ctc_greedy_decode(
     return labels, out_spatial_dim
 
 
+def check_length(source: Tensor, *, spatial_dim: Dim, max_length: int) -> Tensor:
+    """
+    ``source`` itself; when it runs, an error where a sequence has more than ``max_length`` frames of ``spatial_dim``.
+
+    The error is ValueError on torch, and an InvalidArgumentError of TensorFlow on layers.
+    """
+    if is_traced(source):
+        out = config_eval(
+            "check_length",
+            source,
+            source.dims,
+            hint="checked",
+            feature_dim=source.feature_dim,
+            eval_locals={"axis": spatial_dim, "max_length": max_length},
+        )
+        return out
+    longest = int(spatial_dim.get_dim_value())
+    if longest > max_length:
+        raise ValueError(f"{spatial_dim}: a sequence of {longest} is longer than {max_length}")
+    return source
+
+
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     *,
@@ -223,6 +245,7 @@ def mark_as_loss(original: Callable, self: Tensor, name: str | None = None, **kw
 
 __all__ = [
     "any_feature_dim",
+    "check_length",
     "cross_entropy",
     "ctc_greedy_decode",
     "ctc_loss",

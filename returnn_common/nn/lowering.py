@@ -359,7 +359,8 @@ def _finish(
     emitter = Emitter(program, graph.modules, reserved)
     network = emitter.net_dict()
     extern = {name: extern_options(tensor) for name, tensor in data.data.items()}
-    if task == "forward":  # RETURNN takes all but "data" for targets, which recognition lacks
+    # RETURNN takes all but "data" for targets, which recognition and the nets inside of layers lack
+    if task == "forward" or any(_has_net(layer) for layer in _all_dicts(network)):
         for name in extern.keys() - {"data"}:
             extern[name]["available_for_inference"] = True
     return Lowered(

@@ -33,3 +33,25 @@ def check_input(who: str, source: nn.Tensor, **dims: nn.Dim) -> None:
         if dim not in source.dims:
             has = ", ".join(str(d) for d in source.dims)
             raise ValueError(f"{who}: the input has no {name} {dim}, it has the dims [{has}]")
+
+
+def as_heads(num_heads: int | nn.Dim, dim: nn.Dim, who: str) -> nn.Dim:
+    """
+    :return: `num_heads` as a dim
+    :raises ValueError: `dim` is not a multiple of it
+    """
+    heads = as_dim(num_heads, "num_heads", make=nn.SpatialDim)
+    if dim.dimension % heads.dimension:
+        raise ValueError(f"{who}: {dim.dimension} is not a multiple of num_heads {heads.dimension}")
+    return heads
+
+
+def as_even_dim(size: int | nn.Dim, name: str) -> nn.Dim:
+    """
+    :return: `size` as a dim; half of it are sines, half cosines of the positions
+    :raises ValueError: it is odd, or less than four
+    """
+    dim = as_dim(size, name)
+    if dim.dimension % 2 or dim.dimension < 4:
+        raise ValueError(f"{name}: expected an even size from 4 on, got {dim.dimension}")
+    return dim

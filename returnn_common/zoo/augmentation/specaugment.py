@@ -107,8 +107,10 @@ def uniform_int(dims: list[nn.Dim], start: nn.Tensor | int, end: nn.Tensor | int
     if isinstance(start, int) and isinstance(end, int):
         return nn.random_uniform(dims, dtype="int32", minval=start, maxval=end)
     # RETURNN draws integers only from one range for all entries
-    size = nn.cast(end - start, "float32")
-    return start + nn.cast(nn.random_uniform(dims) * size, "int32")
+    from_zero = isinstance(start, int) and start == 0
+    size = nn.cast(end if from_zero else end - start, "float32")
+    drawn = nn.cast(nn.random_uniform(dims) * size, "int32")
+    return drawn if from_zero else start + drawn
 
 
 def make_specaugment(

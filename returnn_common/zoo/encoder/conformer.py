@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable
 
 from ... import nn
 from .. import _dims
+from .._feed_forward import FeedForward
 from ..frontend.conv_subsampling import make_conv_subsampling
-from .conformer_parts import Convolution, FeedForward, SelfAttention
+from .conformer_parts import Convolution, SelfAttention
 
 
 class ConformerBlock(nn.Module):
@@ -73,17 +74,13 @@ def make_conformer_block(
     :raises ValueError: `dim` is not a multiple of `num_heads`
     """
     dim = _dims.as_dim(dim, "conformer")
-    num_heads = _dims.as_dim(num_heads, "num_heads", make=nn.SpatialDim)
-    if dim.dimension % num_heads.dimension:
-        raise ValueError(
-            f"conformer: {dim.dimension} is not a multiple of num_heads {num_heads.dimension}"
-        )
+    num_heads = _dims.as_heads(num_heads, dim, "conformer")
     ff_dim = _dims.as_dim(4 * dim.dimension if ff_dim is None else ff_dim, "ff")
     return ConformerBlock(
-        FeedForward(dim, ff_dim, dropout=dropout),
+        FeedForward(dim, ff_dim, activation=nn.swish, dropout=dropout),
         SelfAttention(dim, num_heads=num_heads, dropout=dropout),
         Convolution(dim, kernel_size=kernel_size, conv_norm=conv_norm, dropout=dropout),
-        FeedForward(dim, ff_dim, dropout=dropout),
+        FeedForward(dim, ff_dim, activation=nn.swish, dropout=dropout),
     )
 
 
@@ -133,7 +130,7 @@ def make_conformer(
     """
     out_dim = _dims.as_dim(out_dim, "conformer")
     sizes = {
-        "num_heads": _dims.as_dim(num_heads, "num_heads", make=nn.SpatialDim),
+        "num_heads": _dims.as_heads(num_heads, out_dim, "conformer"),
         "ff_dim": nn.FeatureDim("ff", 4 * out_dim.dimension),
     }
     frontend = make_conv_subsampling(in_dim, out_dim, factor=subsampling)

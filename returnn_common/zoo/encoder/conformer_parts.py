@@ -1,7 +1,7 @@
 """
-The parts of a conformer block: feed-forward, self-attention, convolution.
+The parts of a conformer block behind its feed-forward: self-attention, convolution.
 
-Gulati et al., 2020, https://arxiv.org/abs/2005.08100, figures 2 to 4. Each normalises its input
+Gulati et al., 2020, https://arxiv.org/abs/2005.08100, figures 2 and 3. Each normalises its input
 first and ends in dropout; the residual around it belongs to the block.
 """
 
@@ -10,23 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ... import nn
-
-
-class FeedForward(nn.Module):
-    """layer norm, linear, swish, dropout, linear, dropout (Figure 4 of the paper)"""
-
-    def __init__(self, dim: nn.Dim, hidden_dim: nn.Dim, *, dropout: float):
-        super().__init__()
-        self.in_dim = self.out_dim = dim
-        self.norm = nn.LayerNorm(dim)
-        self.linear_in = nn.Linear(dim, hidden_dim)
-        self.linear_out = nn.Linear(hidden_dim, dim)
-        self.dropout = dropout
-
-    def __call__(self, x: nn.Tensor) -> nn.Tensor:
-        x = nn.swish(self.linear_in(self.norm(x)))
-        x = self.linear_out(nn.dropout(x, self.dropout))
-        return nn.dropout(x, self.dropout)
 
 
 class SelfAttention(nn.Module):

@@ -1,5 +1,5 @@
 """
-Run a model on both backends and compare: for the tests of this package, and for those of a plugin.
+Run a model on both backends and compare.
 
 :func:`run_layers` constructs a lowered net with RETURNN and runs it once; :func:`run_torch` runs the same step on
 RETURNN's torch backend. Both take and give numpy arrays, parameters by their paths in the model, in RF's layout.
@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
 
-from .nn import _returnn
-from .nn.lowering import with_feature_dim
+from ..nn import _returnn
+from ..nn.lowering import with_feature_dim
+from .kernels import gpu_at_hand
 
 
 @dataclass
 class Result:
-    """What one run gives: losses summed over all frames, outputs, gradients of the total loss, sizes of the graph."""
+    """
+    What one run gives: losses summed over all frames, outputs, gradients of the total loss, sizes of the graph.
+
+    ``rows`` are the losses before the sum, one array for each sequence, without padding.
+    """
 
     values: dict[str, numpy.ndarray] = field(default_factory=dict)
+    rows: dict[str, list[numpy.ndarray]] = field(default_factory=dict)
     lengths: dict[str, list[numpy.ndarray | None]] = field(default_factory=dict)
     gradients: dict[str, numpy.ndarray] = field(default_factory=dict)
     num_layers: int = 0
@@ -57,7 +63,7 @@ def assert_backends_agree(
     ``tolerance`` is relative to the largest entry of each array, with an absolute floor of 1e-6.
     Gives the layers' result.
     """
-    from . import nn
+    from .. import nn
 
     model = get_model()
     lowered = nn.lower(model, step, extern_data, task=task)
@@ -67,23 +73,27 @@ def assert_backends_agree(
     torch = run_torch(
         get_model, step, extern_data, data, parameters=parameters, task=task, gradients=gradients
     )
-    assert list(layers.values) == list(torch.values), (list(layers.values), list(torch.values))
+    assert sorted(layers.values) == sorted(torch.values), (list(layers.values), list(torch.values))
     for name, expected in torch.values.items():
         for ours, theirs in zip(layers.lengths.get(name) or [], torch.lengths.get(name) or []):
             assert theirs is None or numpy.array_equal(numpy.asarray(ours), theirs), (
                 f"lengths of {name}: {ours} and {theirs}"
             )
-        _assert_close(
+        assert_close(
             f"value {name}", layers.values[name], expected, tolerance, torch.lengths.get(name)
         )
     for path in layers.gradients:
-        _assert_close(
+        assert_close(
             f"gradient of {path}", layers.gradients[path], torch.gradients[path], tolerance
         )
     return layers
 
 
-def _assert_close(what: str, ours: Any, theirs: Any, tolerance: float, lengths: Any = None) -> None:
+def assert_close(what: str, ours: Any, theirs: Any, tolerance: float, lengths: Any = None) -> None:
+    """
+    ``ours`` (layers) and ``theirs`` (torch) differ by at most ``tolerance`` times the largest entry, with an absolute
+    floor of 1e-6; ``lengths`` of a batch leave its padding out
+    """
     ours, theirs = numpy.asarray(ours), numpy.asarray(theirs)
     assert ours.shape == theirs.shape, (
         f"{what}: shape {ours.shape} on layers, {theirs.shape} on torch"
@@ -119,9 +129,12 @@ def _raw_size(dim: Any) -> Any:
 
 @contextlib.contextmanager
 def layers_session(
-    lowered: Any, *, train: bool = False, flat: bool = True
+    lowered: Any, *, train: bool | None = False, flat: bool = True
 ) -> Iterator[tuple[Any, Any]]:
-    """(RETURNN's TFNetwork, TensorFlow session) of the lowered net, parameters initialised"""
+    """
+    (RETURNN's TFNetwork, TensorFlow session) of the lowered net, parameters initialised; ``train`` None is a
+    placeholder that is false by default, as in RETURNN's own training
+    """
     import returnn.tf.compat as tf_compat
     import tensorflow as tf
     from returnn.config import Config, global_config_ctx
@@ -140,6 +153,8 @@ def layers_session(
         tf_compat.v1.Session(graph=graph) as session,
     ):
         tf_compat.v1.set_random_seed(1)
+        if train is None:
+            train = tf_compat.v1.placeholder_with_default(False, ())
         net = TFNetwork(config=config, train_flag=train, eval_flag=True)
         net.construct_from_dict(config.typed_value("network"))
         net.initialize_params(session)
@@ -162,8 +177,10 @@ def set_layer_parameters(
 ) -> None:
     """set the variables of ``net`` from values in RF's layout"""
     variables = {var.op.name: var for var in net.get_params_list()}
-    for name, value in lowered.to_tensorflow(values).items():
-        variables[name].load(value, session)
+    wanted = {variables[name]: value for name, value in lowered.to_tensorflow(values).items()}
+    initializers = [var.initializer for var in wanted]
+    feed = {op.inputs[1]: value for op, value in zip(initializers, wanted.values())}
+    session.run(initializers, feed_dict=feed)
 
 
 def run_layers(
@@ -175,7 +192,8 @@ def run_layers(
     gradients: bool = False,
 ) -> Result:
     """one step of the lowered net; ``data`` has a batch as arrays, lengths under ``NAME:size1``"""
-    with layers_session(lowered, train=train) as (net, session):
+    flag = _evaluation_flag(lowered) if gradients and not train else train
+    with layers_session(lowered, train=flag) as (net, session):
         if parameters is not None:
             set_layer_parameters(lowered, net, session, parameters)
         feed = feed_dict(net, data)
@@ -187,6 +205,55 @@ def run_layers(
         if gradients:
             result.gradients = _layer_gradients(lowered, net, session, feed)
         return result
+
+
+def _evaluation_flag(lowered: Any) -> bool | None:
+    """the train flag for gradients outside of training: RETURNN's loops have none where it is constantly false"""
+    return False if lowered.config().get("flat_net_construction") else None
+
+
+def run_losses_on_layers(
+    lowered: Any,
+    batches: Sequence[Mapping[str, numpy.ndarray]],
+    *,
+    parameters: Mapping[str, numpy.ndarray],
+) -> list[Result]:
+    """the rows of the losses for each batch, in one session; for the first batch also the gradients"""
+    results = []
+    with layers_session(lowered, train=_evaluation_flag(lowered)) as (net, session):
+        set_layer_parameters(lowered, net, session, parameters)
+        outputs = {name: net.get_layer(name).output for name in _returnn.losses_of_net(net)}
+        for data in batches:
+            feed = feed_dict(net, data)
+            result = Result()
+            for name, output in outputs.items():
+                value, sizes = _fetch(session, output.copy_as_batch_major(), feed)
+                result.rows[name] = _without_padding(value, sizes)
+            results.append(result)
+        results[0].gradients = _layer_gradients(lowered, net, session, feed_dict(net, batches[0]))
+    return results
+
+
+def _without_padding(
+    value: numpy.ndarray, sizes: Sequence[numpy.ndarray | None]
+) -> list[numpy.ndarray]:
+    """the sequences of a batch-major array"""
+    rows = []
+    for i, row in enumerate(value):
+        inside = [slice(None) if size is None else slice(size[i]) for size in sizes[1:]]
+        rows.append(row[tuple(inside)])
+    return rows
+
+
+def training_graph(lowered: Any) -> Any:
+    """the GraphDef of the lowered net in training with gradients, as on a machine with a GPU"""
+    import tensorflow as tf
+
+    with gpu_at_hand(), layers_session(lowered, train=True) as (net, session):
+        parameters = net.get_trainable_params()
+        if parameters:
+            tf.compat.v1.gradients(net.get_objective(), parameters)
+        return session.graph.as_graph_def()
 
 
 def feed_dict(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
@@ -253,10 +320,15 @@ def _layer_gradients(
 def torch_backend() -> Iterator[None]:
     """RETURNN's torch backend selected, with our pinned behavior version"""
     import returnn.frontend as rf
+    from returnn.tensor import batch_dim
 
-    with _returnn.behavior_version(), _returnn.selected(type(_returnn.global_backend)):
-        rf.select_backend_torch()
-        yield
+    batch, batch_dim.batch = batch_dim.batch, None  # TensorFlow's network leaves its own there
+    try:
+        with _returnn.behavior_version(), _returnn.selected(type(_returnn.global_backend)):
+            rf.select_backend_torch()
+            yield
+    finally:
+        batch_dim.batch = batch
 
 
 def run_torch(
@@ -287,7 +359,7 @@ def run_torch(
                 ):
                     step(model=model, extern_data=tensors)
                     result = _torch_result(ctx, task)
-                    if gradients:
+                    if gradients and any(True for _ in model.parameters()):
                         ctx.total_loss().raw_tensor.backward()
                         result.gradients = _torch_gradients(model)
             finally:
@@ -326,12 +398,22 @@ def _torch_result(ctx: Any, task: str) -> Result:
     if task == "train":
         for name, loss in ctx.losses.items():
             result.values[name] = loss.get_summed_loss().raw_tensor.detach().numpy()
+            if loss.loss.have_batch_axis():
+                result.rows[name] = _rows_on_torch(loss.loss.copy_as_batch_major())
         return result
     for name, tensor in ctx.outputs.data.items():
         result.values[name] = tensor.raw_tensor.detach().numpy()
         sizes = [_raw_size(dim) for dim in tensor.dims]
         result.lengths[name] = [None if size is None else size.numpy() for size in sizes]
     return result
+
+
+def _rows_on_torch(tensor: Any) -> list[numpy.ndarray]:
+    sizes = [_raw_size(dim) for dim in tensor.dims]
+    return _without_padding(
+        tensor.raw_tensor.detach().numpy(),
+        [None if size is None else size.numpy() for size in sizes],
+    )
 
 
 def _torch_gradients(model: Any) -> dict[str, numpy.ndarray]:
