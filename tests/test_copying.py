@@ -16,6 +16,7 @@ import pytest
 
 from returnn_common import cli, copying, nn, plugins, zoo
 from returnn_common.copying import merging, rewriting
+from returnn_common.testing import Case, kinds
 from returnn_common.zoo import registry
 
 ROOT = Path(__file__).parent.parent
@@ -56,22 +57,48 @@ def test_copied_conformer_is_the_same_until_edited(tmp_path, imported):
     assert config_text(copied) == config_text(original)
 
 
-def test_everything_can_be_copied_and_imported(tmp_path):
-    """All our models, into one folder, from which they come without importing ours; a dataset, too."""
+MODELS = [entry for entry in registry.entries() if entry.target.startswith("returnn_common.zoo.")]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory) -> Path:
+    """:return: a folder with the package `all_models`, copies of all our models"""
+    folder = tmp_path_factory.mktemp("copies")
+    for entry in MODELS:
+        copying.copy(entry.full_name, folder / "all_models")
+    return folder
+
+
+def test_copies_need_no_original(copies, tmp_path):
+    """They come without importing our zoo; a dataset, too."""
+    copying.copy("librispeech", copies / "my_data")
     lines = [
         "import sys; sys.path.append(sys.argv[1])",
         "sys.modules.update(dict.fromkeys(['returnn_common.zoo']))  # no import of it succeeds",
+        *(copying.import_line(entry.full_name, copies / "all_models") for entry in MODELS),
+        copying.import_line("librispeech", copies / "my_data"),
+        "assert make_librispeech().keys == ['data', 'classes']",
     ]
-    for entry in registry.entries():
-        if entry.target.startswith("returnn_common.zoo."):
-            copying.copy(entry.full_name, tmp_path / "my_models")
-            lines.append(copying.import_line(entry.full_name, tmp_path / "my_models"))
-    assert len(lines) > 10
-    copying.copy("librispeech", tmp_path / "my_data")
-    lines.append(copying.import_line("librispeech", tmp_path / "my_data"))
-    lines.append("assert make_librispeech().keys == ['data', 'classes']")
-    subprocess.run([sys.executable, "-c", "\n".join(lines), ROOT], cwd=tmp_path, check=True)
-    assert {change.state for change in copying.status(tmp_path / "my_models")} == {"clean"}
+    subprocess.run([sys.executable, "-c", "\n".join(lines), ROOT], cwd=copies, check=True)
+    assert {change.state for change in copying.status(copies / "all_models")} == {"clean"}
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in MODELS if entry.kind in kinds.KINDS], ids=lambda entry: entry.name
+)
+def test_copy_makes_the_same_network(entry, copies, monkeypatch):
+    monkeypatch.syspath_prepend(copies)
+    line = copying.import_line(entry.full_name, copies / "all_models")
+    _, module, _, function = line.split()
+    copied = getattr(importlib.import_module(module), function)
+    assert copied is not registry.load(entry)
+    case = Case(entry)
+    expected = nn.lower(case.model, case.step, case.extern_data)
+    case = Case(entry)
+    case.maker = copied
+    found = nn.lower(case.model, case.step, case.extern_data)
+    assert list(found.parameters) == list(expected.parameters)
+    assert found.config_text() == expected.config_text()
 
 
 def test_header_and_the_least_other_changes(tmp_path):
