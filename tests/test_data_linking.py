@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_link(tmp_path, monkeypatch, capsys):
     assert cli.main(["data", "link", str(shared)]) == 0
     assert capsys.readouterr().out == f"data-common is a link to {shared} now\n"
     (shared / "a.txt").write_text("here")
-    assert open(data.get_common_data_path("a.txt")).read() == "here"
+    assert Path(data.get_common_data_path("a.txt")).read_text() == "here"
     assert link("shared/data") == f"data-common is already a link to {shared}"
 
 
