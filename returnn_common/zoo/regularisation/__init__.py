@@ -1,0 +1,1 @@
+"""Functions on modules that regularise them in training; outside of it they change nothing."""
