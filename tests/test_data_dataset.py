@@ -4,6 +4,7 @@ The interface of datasets: options, batches read through RETURNN, errors, copies
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import subprocess
@@ -224,6 +225,19 @@ def test_text_for_language_models(common):
     by_character = data.LibrispeechText(vocab=data.characters())
     batch = next(by_character.dev.batches(batch_size=1))
     assert batch["data"][0].tolist() == [*data.characters().encode("FIVE"), 2]
+
+
+def test_text_of_the_books_joins_the_training_data(common):
+    path = common / "librispeech/librispeech-lm-norm.txt.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("EIGHT NINE\n\nTEN\n")
+    try:
+        text = data.LibrispeechText(vocab=data.characters())
+        rows = [batch["data"][0] for batch in text.train.batches(batch_size=1)]
+        expected = {*TEXTS["train-clean-100"].values(), "EIGHT NINE", "TEN"}
+        assert {text.vocab.decode(row) for row in rows} == expected
+    finally:
+        path.unlink()
 
 
 def test_more_streams_from_hdf(dataset, tmp_path):
