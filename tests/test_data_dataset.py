@@ -281,7 +281,7 @@ def test_archive_cut_short_is_told(common, monkeypatch, tmp_path):
     path = tmp_path / "copy/librispeech/dev-clean.zip"
     path.write_bytes(path.read_bytes()[:-100])
     monkeypatch.setenv(VARIABLE, str(tmp_path / "copy"))
-    with pytest.raises(ValueError, match="it is cut short or changed; remove it and prepare it ag"):
+    with pytest.raises(ValueError, match="it is cut short or changed; prepare it again"):
         _ = data.Librispeech(PREPARED).dev
 
 

@@ -111,6 +111,14 @@ def test_same_bytes_from_folder_and_tar_and_again(corpus, tmp_path):
     assert os.path.getmtime(tmp_path / "to/dev-clean.zip") == 1  # it was not written again
 
 
+def test_archive_cut_short_is_made_again(corpus, tmp_path):
+    (path,) = prepare(corpus, tmp_path / "to")
+    expected = content(tmp_path / "to")
+    Path(path).write_bytes(Path(path).read_bytes()[:-300])
+    prepare(corpus, tmp_path / "to")
+    assert content(tmp_path / "to") == expected
+
+
 def test_changed_text_is_noticed(corpus, tmp_path):
     (path,) = prepare(corpus, tmp_path / "to")
     before = read_facts(path)

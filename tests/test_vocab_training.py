@@ -65,6 +65,17 @@ def test_no_text_is_a_crash(counts, model_type):
     assert 4 <= size_of(train_vocab(counts, 1000, model_type=model_type)) <= 1000
 
 
+def test_unigram_sampling_reaches_returnn(tmp_path):
+    from returnn.datasets.util.vocabulary import Vocabulary
+
+    (tmp_path / "u.model").write_bytes(train_vocab(COUNTS, 30, model_type="unigram"))
+    vocab = data.sentencepiece(tmp_path / "u.model").with_sampling(0.2)
+    returnn = Vocabulary.create_vocab(**vocab.train_opts)
+    found = {tuple(returnn.get_seq("OTHER TONE THEN")) for _ in range(30)}
+    assert len(found) > 1
+    assert {vocab.decode(labels) for labels in found} == {"OTHER TONE THEN"}
+
+
 @pytest.mark.parametrize(
     ("counts", "size", "options", "message"),
     [

@@ -125,6 +125,20 @@ def read_facts(path: str | os.PathLike) -> dict[str, Any] | None:
     return facts if facts.get("format") == FORMAT else None
 
 
+def is_made_from(path: str | os.PathLike, source: Any) -> bool:
+    """
+    :param source: what the facts of a current archive say under "source"
+    :return: whether the archive is there, of the size that it had, and made from this
+    """
+    facts, path = read_facts(path), Path(path)
+    return bool(
+        facts
+        and facts["source"] == source
+        and path.exists()
+        and path.stat().st_size == facts["bytes"]
+    )
+
+
 def remove_facts(path: str | os.PathLike) -> None:
     """before an archive is replaced"""
     _facts_path(path).unlink(missing_ok=True)
@@ -144,7 +158,7 @@ def whole_archive(path: str | os.PathLike) -> None:
     if facts and facts["bytes"] != size:
         raise ValueError(
             f"{os.fspath(path)!r} has {size} bytes, and {facts['bytes']} when it was written:"
-            f" it is cut short or changed; remove it and prepare it again"
+            f" it is cut short or changed; prepare it again"
         )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import write_text
-from .archives import Entry, read_facts, remove_facts, write_archive, write_facts
+from .archives import Entry, is_made_from, read_facts, remove_facts, write_archive, write_facts
 from .audio import read_audio
 from .librispeech_files import Recording, Scan
 from .oggzip import flac_bytes, ogg_bytes
@@ -89,7 +89,7 @@ def prepare_part(name: str, found: Scan, target: Path, options: Options) -> list
     path = target / f"{name}.zip"
     source = _fingerprint(found.recordings, ogg=options.ogg)
     facts = read_facts(path)
-    if facts and facts["source"] == source and path.exists() and not facts["left_out"]:
+    if facts and is_made_from(path, source) and not facts["left_out"]:
         return found.problems
     whole, problems = _verify(name, found, target / WORK / f"{name}.journal", options)
     if not whole:

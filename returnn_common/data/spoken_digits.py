@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .archives import read_entries, read_facts, remove_facts, write_facts
+from .archives import is_made_from, read_entries, remove_facts, write_facts
 from .digits import LABELS, SAMPLE_RATE, list_recordings, split_recordings, spoken_strings
 from .espeak import synthetic_strings
 from .oggzip import Utterance, write_ogg_zip
@@ -141,8 +141,7 @@ def _make(
 
 def _write(path: Path, make: Callable[[], Sequence[Utterance]], origin: dict[str, Any]) -> str:
     origin = json.loads(json.dumps(origin))  # as it will be read
-    facts = read_facts(path)
-    if not facts or facts["source"] != origin or not path.exists():
+    if not is_made_from(path, origin):
         remove_facts(path)
         with no_space_left(path, origin["strings"]["num_strings"][0] * _BYTES_PER_STRING):
             write_ogg_zip(path, make(), sample_rate=SAMPLE_RATE)
