@@ -245,6 +245,17 @@ def test_a_weight_that_two_steps_use_in_other_ways_is_one():
         numpy.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-4)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_step_is_known_inside(backend):
+    def step(*, model, extern_data, **_):
+        number = nn.cast(nn.get_run_ctx().get_step_tensor(), "float32")
+        out = nn.reduce_sum(model.output(extern_data["data"]) * 0.0, axis=CLASSES)
+        (out + number).mark_as_loss("step")
+
+    train = make_session(backend, Small()).step(step)
+    assert [train(BATCH)["step"] for _ in range(3)] == [0.0, 1.0, 2.0]
+
+
 def test_epochs_and_learning_rate_by_epoch_and_step():
     asked = []
 

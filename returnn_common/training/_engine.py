@@ -42,10 +42,14 @@ class Values:
 
 @dataclass
 class Draw:
-    """Where the random numbers of one run come from: the same seed and number give the same ones."""
+    """
+    Where the random numbers of one run come from: the same seed and number give the same ones; and the step that the
+    run context of the step function tells.
+    """
 
     seed: int
     number: int
+    global_train_step: int
 
 
 class Engine(Protocol):

@@ -65,6 +65,7 @@ class LayersEngine:
         self.model, self.extern_data = model, extern_data
         self.parameters = dict(model.named_parameters())
         self.values = dict(values)  # of the parameters that no step has brought into the graph yet
+        self.nets: list[Any] = []  # RETURNN's, one for each step
         self.variables: dict[str, Any] = {}
         self.axes: dict[str, tuple[int, ...]] = {}
         self.others: dict[str, Any] = {}  # further variables, such as states of random generators
@@ -88,6 +89,7 @@ class LayersEngine:
         with self.graph.as_default():
             others = {id(e) for e in _returnn.effects_of_nets()}
             net = self._construct(lowered, train=paths is not None)
+            self.nets.append(net)
             compiled = Compiled(name, net, sorted(net.used_data_keys))
             compiled.effects = [e for e in _returnn.effects_of_nets() if id(e) not in others]
             if lowered.task == "train":
@@ -135,7 +137,9 @@ class LayersEngine:
         ):
             net = TFNetwork(config=config, train_flag=train, eval_flag=True)
             net.construct_from_dict(network)
-            _returnn.loss_details_of_net(net) if lowered.task == "train" else None
+            if lowered.task == "train":
+                _returnn.loss_details_of_net(net)
+            _ = net.global_train_step  # made now, in this graph
             self._initialize([v for v in self._all_variables() if v not in before])
         return net
 
@@ -244,6 +248,7 @@ class LayersEngine:
                 if given in batch.lengths:
                     feed[_returnn.raw_size_of(dim)] = batch.lengths[given]
         feed[_returnn.batch_size_of_net(compiled.net)] = batch.num_seqs
+        feed[compiled.net.global_train_step] = draw.global_train_step
         return feed
 
     @contextlib.contextmanager

@@ -180,12 +180,12 @@ class TorchEngine:
     def _run_as(
         self, task: str, compiled: Compiled, batch: Batch, draw: Draw
     ) -> Iterator[rf.RunCtx]:
-        data = self._tensors(batch)
+        data, train = self._tensors(batch), compiled.paths is not None
         with self._backend(), _random_numbers(draw, self.device):
             try:
                 with (
                     _returnn.extern_data_of_step(data),
-                    _returnn.run_ctx(task, train_flag=compiled.paths is not None) as ctx,
+                    _returnn.run_ctx(task, train_flag=train, step=draw.global_train_step) as ctx,
                 ):
                     with telling_line():
                         with_checks(compiled.step, task=task)(model=self.model, extern_data=data)
