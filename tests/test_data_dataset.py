@@ -189,6 +189,17 @@ def test_custom_dataset_is_short(common):
     assert max(abs(audio).max() for audio, _ in sequences(dataset.train).values()) < 0.3
 
 
+def test_several_archives_in_one_part(common):
+    class Everything(data.Librispeech):
+        def archives(self, part):
+            return list(PREPARED)
+
+    dataset = Everything(PREPARED, vocab=data.characters(), partition_epoch=1)
+    assert {tag: text for tag, (_, text) in sequences(dataset.train).items()} == {
+        f"{part}/{name}/{name}": text for part in PREPARED for name, text in TEXTS[part].items()
+    }
+
+
 def test_sampling_only_in_training(common):
     vocab = data.bpe("en-1k").with_sampling(0.5)
     dataset = data.Librispeech(PREPARED, vocab=vocab, partition_epoch=1)
