@@ -1,7 +1,7 @@
 """
 The battery over all entries of the zoo, the record of their parameters and layers, and what it says of broken ones.
 
-``python tests/test_zoo.py`` writes the record anew, where names were changed on purpose.
+``python tests/test_zoo.py`` writes the record anew, where names were changed on purpose, and the table in docs/zoo.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from returnn_common.zoo import registry
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 
+DOCUMENT = Path(__file__).parent.parent / "docs/zoo.md"
+BEGIN, END = "<!-- table of entries -->\n", "<!-- end of table -->"
 RECORD = Path(__file__).parent / "zoo_record.json"
 OURS = [entry for entry in registry.entries() if entry.owner == "returnn_common"]
 
@@ -164,6 +166,25 @@ def test_unknown_plugin():
         testing.check_plugin("returnn_comon")
 
 
+def table() -> str:
+    """:return: our entries as a table of Markdown, by kind"""
+    rows = [f"| `{e.name}` | {e.kind} | {e.summary} |" for e in registry.select() if e in OURS]
+    rows.sort(key=lambda row: row.split("|")[2])
+    return "\n".join(["| name | kind | what |", "|---|---|---|", *rows, ""])
+
+
+def test_document_lists_all_entries():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert text.partition(BEGIN)[2].partition(END)[0] == table()
+
+
+def write_table():
+    """write the table of the document"""
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    text = before + BEGIN + table() + END + rest.partition(END)[2]
+    DOCUMENT.write_text(text, encoding="utf-8")
+
+
 def write_record():
     """write parameters and layers of all our models"""
     record = {}
@@ -178,4 +199,5 @@ def write_record():
 
 
 if __name__ == "__main__":
+    write_table()
     write_record()

@@ -9,7 +9,7 @@ import pytest
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-from returnn_common import nn, testing
+from returnn_common import nn, testing, zoo
 from returnn_common.zoo.augmentation.specaugment import make_specaugment
 
 torch = pytest.importorskip("torch")
@@ -26,6 +26,11 @@ def torch_backend():
 
 def masks(lengths, *, train=True, dim=FEATURE_DIM, **options):
     """:return: for each of `lengths`, bool `[T, F]`, True where masked"""
+    return masks_of(make_specaugment(**options), lengths, train=train, dim=dim)
+
+
+def masks_of(module, lengths, *, train=True, dim=FEATURE_DIM):
+    """:return: what this module masks"""
     rf.init_train_step_run_ctx(train_flag=train, step=0, epoch=1)
     sizes = torch.tensor(lengths, dtype=torch.int32)
     batch_dim = Dim(len(lengths), name="batch")
@@ -33,7 +38,7 @@ def masks(lengths, *, train=True, dim=FEATURE_DIM, **options):
     dims = [batch_dim, time_dim, dim]
     raw = torch.ones([d.get_dim_value() for d in dims])
     source = Tensor("source", dims, "float32", raw_tensor=raw, feature_dim=dim)
-    out = make_specaugment(**options)(source, spatial_dim=time_dim)
+    out = module(source, spatial_dim=time_dim)
     raw = out.copy_transpose(dims).raw_tensor.numpy()
     assert set(numpy.unique(raw)) <= {0.0, 1.0}
     return [row[:length] == 0 for row, length in zip(raw, lengths, strict=True)]
@@ -116,3 +121,55 @@ def test_one_feature_is_never_masked():
     dim = nn.FeatureDim("single", 1)
     found = masks([24, 3], dim=dim)
     assert not any(mask.any() for mask in found)
+
+
+# --- the policies of the paper: name, number of masks, largest width of a feature and of a time mask
+
+POLICIES = [
+    ("librispeech_basic", 1, 26, 99, 1.0),
+    ("librispeech_double", 2, 26, 99, 1.0),
+    ("switchboard_mild", 2, 14, 69, 0.2),
+    ("switchboard_strong", 2, 26, 69, 0.2),
+]
+LENGTHS = [400] * 300 + [50] * 300
+
+
+@pytest.mark.parametrize(("name", "number", "feature_width", "time_width", "fraction"), POLICIES)
+def test_policy_of_the_paper(name, number, feature_width, time_width, fraction):
+    """Table 1: so many masks, of widths from 0 up to F - 1, and to T - 1 or p times the length."""
+    module = zoo.get(f"specaugment_{name}")
+    drawn = masks_of(module, LENGTHS, dim=nn.FeatureDim("feature", 80))
+    widths = {"feature": [], 400: [], 50: []}
+    for length, mask in zip(LENGTHS, drawn, strict=True):
+        widths[length].append(total(time_spans(mask), number))
+        if length == 400:  # a short sequence may be masked altogether
+            widths["feature"].append(total(feature_spans(mask), number))
+    limits = {length: min(time_width, int(length * fraction)) for length in (400, 50)}
+    for key, most in {"feature": feature_width, **limits}.items():
+        size, mean = 80 if key == "feature" else key, number * most / 2
+        assert 0.9 * most < max(widths[key]) <= number * most
+        assert min(widths[key]) < mean / 2
+        if number * most < size / 4:  # masks hardly overlap
+            assert 0.8 * mean < numpy.mean(widths[key]) < 1.1 * mean
+
+
+def total(found, number):
+    """:return: the sum of the widths of at most so many masks"""
+    assert len(found) <= number
+    return sum(width for _, width in found)
+
+
+def test_policies_do_nothing_outside_training():
+    module = zoo.get("specaugment_librispeech_double")
+    assert not any(mask.any() for mask in masks_of(module, [100, 3], train=False))
+
+
+def test_a_mask_starts_where_it_fits():
+    """A time mask of the basic policy reaches the end of the sequence as often as its begin."""
+    module = zoo.get("specaugment_librispeech_basic")
+    drawn = masks_of(module, [120] * 2000, dim=nn.FeatureDim("feature", 80))
+    spans_ = [found[0] for found in map(time_spans, drawn) if found]
+    starts = numpy.array([start for start, _ in spans_])
+    ends = numpy.array([start + width for start, width in spans_])
+    assert ends.max() == 120
+    assert abs(starts.mean() - (120 - ends).mean()) < 3

@@ -225,8 +225,17 @@ def _same_dtype(backend: Any, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     )
 
 
+def _is_neutral(value: Any, kind: str) -> bool:
+    """whether ``x kind value`` is x"""
+    neutral = {"add": 0, "sub": 0, "mul": 1, "truediv": 1, "pow": 1}
+    return is_number(value) and kind in neutral and value == neutral[kind]
+
+
 def _combine_with_number(a: Any, kind: str, b: Any) -> Tensor:
     tensor = a if isinstance(a, Tensor) else b
+    # RF leaves these out, too, but not where its operators are native, which depends on the process
+    if _is_neutral(b, kind) or (kind in ("add", "mul") and _is_neutral(a, kind)):
+        return tensor
     operands = [x if isinstance(x, Tensor) else python_number(x, tensor.dtype) for x in (a, b)]
     return expression(
         kind,

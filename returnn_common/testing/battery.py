@@ -362,6 +362,28 @@ def every_option_changes_the_schedule(case: Case) -> None:
         assert [other(*point) for point in points] != before, f"{name}={value!r} changes nothing"
 
 
+def vocabulary_maps_text(case: Case) -> None:
+    """Labels are distinct, letters come back from their indices, RETURNN gets its options."""
+    vocab = case.make()
+    assert len(set(vocab.labels)) == vocab.size == len(vocab.labels), "labels are not distinct"
+    letters = "".join(label for label in vocab.labels if label.isascii() and label.isalpha())[:20]
+    indices = vocab.encode(letters)
+    assert letters and all(0 <= index < vocab.size for index in indices), f"{letters!r}: {indices}"
+    assert vocab.decode(indices) == letters, f"{letters!r} gives {vocab.decode(indices)!r}"
+    assert vocab.opts == case.make().opts, "two vocabularies differ"
+
+
+def dataset_describes_its_data(case: Case) -> None:
+    """Without its files: `extern_data` has all keys, the same dims each time, labels of the vocabulary."""
+    dataset = case.make()
+    data, again = dataset.extern_data, dataset.extern_data
+    assert set(data) == set(dataset.keys), f"extern_data {set(data)}, keys {set(dataset.keys)}"
+    for key, tensor in data.items():
+        assert tensor.dims == again[key].dims, f"{key} has other dims each time"
+        if tensor.sparse_dim is not None:
+            assert tensor.sparse_dim.dimension == dataset.vocab.size, f"{key}: {tensor.sparse_dim}"
+
+
 ALL_KINDS = (arguments_are_documented, options_are_arguments)
 
 #: The checks by kind; ``model`` stands for all kinds that have none of their own.
@@ -385,6 +407,6 @@ CHECKS: dict[str, tuple[Callable[[Case], None], ...]] = {
         every_option_changes_the_schedule,
         can_be_copied,
     ),
-    "dataset": (arguments_are_documented,),
-    "vocab": (arguments_are_documented,),
+    "dataset": (*ALL_KINDS, builds_with_defaults, dataset_describes_its_data, can_be_copied),
+    "vocab": (*ALL_KINDS, builds_with_defaults, vocabulary_maps_text, can_be_copied),
 }
