@@ -312,6 +312,18 @@ def test_convolution_is_one_layer_and_maps_its_filter(dims):
     testing.assert_backends_agree(Conv, step, dims.data, batch())
 
 
+def test_a_convolution_that_keeps_the_length_leaves_the_name_of_the_dim(dims):
+    conv = nn.Conv1d(dims.feat, dims.hidden, 3, padding=1)
+
+    def step(*, model, extern_data, **_):
+        out, _ = model(extern_data["data"], in_spatial_dim=dims.time)
+        nn.reduce_mean(nn.square(out), axis=dims.hidden).mark_as_loss("square")
+
+    text = nn.lower(conv, step, dims.data).config_text()
+    assert dims.time.name == "time"
+    assert 'time_dim = SpatialDim("time")' in text
+
+
 @pytest.mark.parametrize("axis, num_masks", [(None, 8 * 50), ("feat", 1)])
 @pytest.mark.parametrize("fused", [False, True])
 def test_dropout_shares_its_mask_as_asked(dims, axis, num_masks, fused):

@@ -168,6 +168,7 @@ def lower(
         try:
             data = _extern_tensors(extern_data)
             with (
+                _dims_keep_their_names(data),
                 _returnn.extern_data_of_step(data),
                 _returnn.run_ctx(task, **_run_options(task)) as ctx,
             ):
@@ -176,6 +177,17 @@ def lower(
             return _finish(graph, model, data, roots, task)
         finally:
             _returnn.reset_dims([*graph.touched, *graph.dims])
+
+
+@contextlib.contextmanager
+def _dims_keep_their_names(data: TensorDict) -> Iterator[None]:
+    """RETURNN gives a dim that a convolution keeps the name that it has for the convolution's output"""
+    names = {id(dim): (dim, dim.name) for tensor in data.data.values() for dim in tensor.dims}
+    try:
+        yield
+    finally:
+        for dim, name in names.values():
+            dim.name = name
 
 
 def _check_arguments(model: Any, step: Any, extern_data: Any, task: str) -> None:
