@@ -13,9 +13,22 @@ ROOT = Path(__file__).parent
 # This RETURNN knows behavior_version 31, which every generated config pins.
 OLDEST = {"returnn": "1.20260917.92059", "tensorflow": "2.20.0"}
 
+DATA = ["matplotlib", "rich", "soundfile"]
 DEMO = ["espeakng-loader", "h5py", "jiwer", "matplotlib", "rich", "soundfile"]
 TORCH = ["torch>=2.13"]
-TEST = [*DEMO, "build", "mypy", "pytest>=8", "ruff", "setuptools>=69", "torch==2.13.*"]
+TEST = [
+    *DEMO,
+    "build",
+    "i6_models",  # the conformer to compare with
+    "mypy",
+    "pytest>=8",
+    "pytest-xdist",
+    "ruff",
+    "setuptools>=69",
+    "torch==2.13.*",
+    "typeguard",  # i6_models needs it, but does not require it
+    "wordfreq==3.1.1",  # the vocabularies are made of it, to the byte
+]
 
 
 def read_version():
@@ -69,9 +82,10 @@ setup(
         "dm-tree",  # returnn.frontend imports it, but does not require it
         "numpy",
         "pluggy>=1.7",
+        "safetensors",
         "sentencepiece",
     ],
-    extras_require={"torch": TORCH, "demo": DEMO, "test": TEST},
+    extras_require={"torch": TORCH, "data": DATA, "demo": DEMO, "test": TEST},
     entry_points={"console_scripts": ["returnn-common = returnn_common.cli:main"]},
     zip_safe=False,
 )

@@ -97,17 +97,16 @@ class _Run:
         self.seconds[name] = round(time.monotonic() - started, 1)
 
     def write_corpus(self) -> None:
-        from .corpus import write_corpus
+        from ..data.spoken_digits import PARTS, DigitStrings, prepare_digits
 
         source = self.settings["data"] or "speech synthesised by eSpeak NG"
         self.console.print(f"Splicing digit strings from {source} ...")
-        write_corpus(
-            self.folder / "corpus",
-            data=self.settings["data"],
+        strings = DigitStrings(
+            num_strings=tuple(self.recipe.num_strings[part] for part in PARTS),
             hold_out=self.settings["hold_out"],
-            num_strings=self.recipe.num_strings,
             seed=self.settings["seed"],
         )
+        prepare_digits(self.settings["data"], self.folder / "corpus", strings=strings)
 
     def train(self) -> None:
         from . import checkpoints, configs, process, progress

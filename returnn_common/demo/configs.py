@@ -25,7 +25,9 @@ class Recipe:
     num_strings: dict[str, int]  # of train, dev, test
     num_epochs: int
     partition_epoch: int  # an epoch is this part of the training strings
-    learning_rate: float = 1e-3  # the highest; with 2e-3 some seeds never leave the plateau at 2 nats
+    learning_rate: float = (
+        1e-3  # the highest; with 2e-3 some seeds never leave the plateau at 2 nats
+    )
     warmup: float = 0.25  # part of the epochs in which the learning rate rises
     batch_size: int = 100_000  # samples of audio, with padding: 12.5 s
 
