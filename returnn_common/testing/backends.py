@@ -129,11 +129,12 @@ def _raw_size(dim: Any) -> Any:
 
 @contextlib.contextmanager
 def layers_session(
-    lowered: Any, *, train: bool | None = False, flat: bool = True
+    lowered: Any, *, train: bool | None = False, flat: bool = True, optimize: bool = True
 ) -> Iterator[tuple[Any, Any]]:
     """
     (RETURNN's TFNetwork, TensorFlow session) of the lowered net, parameters initialised; ``train`` None is a
-    placeholder that is false by default, as in RETURNN's own training
+    placeholder that is false by default, as in RETURNN's own training; without ``optimize`` TensorFlow runs the graph
+    as it is, which is faster for a few steps of a small net
     """
     import returnn.tf.compat as tf_compat
     import tensorflow as tf
@@ -150,7 +151,7 @@ def layers_session(
         _returnn.behavior_version(),
         global_config_ctx(config),
         graph.as_default(),
-        tf_compat.v1.Session(graph=graph) as session,
+        tf_compat.v1.Session(graph=graph, config=_session_options(optimize)) as session,
     ):
         tf_compat.v1.set_random_seed(1)
         if train is None:
@@ -159,6 +160,16 @@ def layers_session(
         net.construct_from_dict(config.typed_value("network"))
         net.initialize_params(session)
         yield net, session
+
+
+def _session_options(optimize: bool) -> Any:
+    import tensorflow as tf
+
+    options = tf.compat.v1.ConfigProto()
+    if not optimize:
+        options.graph_options.rewrite_options.disable_meta_optimizer = True
+        options.graph_options.optimizer_options.opt_level = -1  # L0
+    return options
 
 
 @contextlib.contextmanager
@@ -220,7 +231,7 @@ def run_losses_on_layers(
 ) -> list[Result]:
     """the rows of the losses for each batch, in one session; for the first batch also the gradients"""
     results = []
-    with layers_session(lowered, train=_evaluation_flag(lowered)) as (net, session):
+    with layers_session(lowered, train=_evaluation_flag(lowered), optimize=False) as (net, session):
         set_layer_parameters(lowered, net, session, parameters)
         outputs = {name: net.get_layer(name).output for name in _returnn.losses_of_net(net)}
         for data in batches:

@@ -13,7 +13,7 @@ import inspect
 import math
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,19 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def check_entry(entry: Any) -> Report:
+def check_entry(entry: Any, *, skip: Sequence[str] = ()) -> Report:
     """
     Run all checks of an entry's kind.
 
     :param entry: a name, or one of ``zoo.registry.entries()``
+    :param skip: names of checks that are left out
     :raises AssertionError: one line for each check that fails, ``owner/name: check: what is wrong``
     """
     from ..zoo import registry
 
     case = Case(registry.find(entry) if isinstance(entry, str) else entry)
     checks = CHECKS[case.entry.kind] if case.entry.kind in CHECKS else CHECKS["model"]
+    checks = tuple(check for check in checks if check.__name__ not in skip)
     failures = []
     for check in checks:
         try:
@@ -200,7 +202,7 @@ def tiny_encoder(in_dim: Any) -> Any:
     """an encoder for an entry that takes one and has none in its tiny options"""
     from .. import zoo
 
-    return zoo.get("conformer", in_dim=in_dim, out_dim=8, num_layers=1, num_heads=2)
+    return zoo.get("linear_subsampling", in_dim=in_dim, out_dim=8)
 
 
 def _value(value: Any) -> Any:

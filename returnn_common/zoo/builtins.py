@@ -292,6 +292,15 @@ def returnn_common_entries() -> list[dict[str, Any]]:
         },
         {
             "kind": "frontend",
+            "name": "speed_perturbation",
+            "summary": "raw audio somewhat slower or faster, in training",
+            "target": ".zoo.frontend.speed_perturbation:make_speed_perturbation",
+            "backends": BACKENDS,
+            "tiny": {"num_taps": 4},
+            "vary": {"percents": (80, 120), "num_taps": 6},
+        },
+        {
+            "kind": "frontend",
             "name": "vgg_subsampling",
             "summary": "pairs of convolutions with max-pooling, which keep one of four frames",
             "target": ".zoo.frontend.vgg_subsampling:make_vgg_subsampling",
