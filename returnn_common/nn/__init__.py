@@ -31,6 +31,7 @@ from .functions import (
     unmask,
 )
 from .lowering import Lowered, lower
+from .stages import RootModule
 from .torch_config import torch_config
 
 if TYPE_CHECKING:

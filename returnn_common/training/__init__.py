@@ -11,9 +11,11 @@ from ._engine import Average
 from .feeding import batches_from, prefetch
 from .logs import Log, averages
 from .optimizers import UpdateRule
-from .session import Session, Step
+from .running import run, step_of
+from .session import BACKENDS, Session, Step
 
 __all__ = [
+    "BACKENDS",
     "Average",
     "Log",
     "Session",
@@ -23,4 +25,6 @@ __all__ = [
     "batches_from",
     "checkpoints",
     "prefetch",
+    "run",
+    "step_of",
 ]

@@ -93,7 +93,8 @@ class LayersEngine:
             compiled = Compiled(name, net, sorted(net.used_data_keys))
             compiled.effects = [e for e in _returnn.effects_of_nets() if id(e) not in others]
             if lowered.task == "train":
-                compiled.losses = _returnn.loss_details_of_net(net)
+                losses = _returnn.loss_details_of_net(net)  # by name; here as marked
+                compiled.losses = {key: losses[key] for key in lowered.network if key in losses}
             else:
                 compiled.outputs = {layer.name: layer.output for layer in net.get_output_layers()}
             if paths is not None:
