@@ -4,6 +4,7 @@ The schedules against torch's, and against the formulas of the papers.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,28 +17,34 @@ from returnn_common import zoo
 ROOT = Path(__file__).parent.parent
 
 
+def torch_rates(lr: float, peer: str, num_steps: int) -> list[float]:
+    """:return: of a scheduler of torch; in a process of its own, as torch.optim cannot be loaded after TensorFlow"""
+    pytest.importorskip("torch")
+    code = (
+        "import json, torch\n"
+        f"optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr={lr})\n"
+        f"peer = torch.optim.lr_scheduler.{peer}\n"
+        "rates = []\n"
+        f"for step in range({num_steps}):\n"
+        "    rates.append(peer.get_last_lr()[0])\n"
+        "    optimizer.step()\n"
+        f"    if step < {num_steps} - 1: peer.step()\n"
+        "print(json.dumps(rates))\n"
+    )
+    command = [sys.executable, "-c", code]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
 def test_one_cycle_equals_torch():
-    torch = pytest.importorskip("torch")
+    """torch divides: its factors are 1 / start_factor and start_factor / end_factor."""
     schedule = zoo.get(
         "one_cycle", peak=0.5, num_steps=50, rise=0.3, start_factor=0.2, end_factor=0.01
     )
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    peer = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=0.5,
-        total_steps=50,
-        pct_start=0.3,
-        anneal_strategy="linear",
-        three_phase=True,
-        div_factor=5,  # 1 / start_factor
-        final_div_factor=20,  # start_factor / end_factor
+    peer = (
+        "OneCycleLR(optimizer, max_lr=0.5, total_steps=50, pct_start=0.3, three_phase=True, "
+        "anneal_strategy='linear', div_factor=5, final_div_factor=20)"
     )
-    expected = []
-    for _ in range(50):
-        expected.append(peer.get_last_lr()[0])
-        optimizer.step()
-        if len(expected) < 50:
-            peer.step()
+    expected = torch_rates(1.0, peer, 50)
     numpy.testing.assert_allclose([schedule(1, step) for step in range(50)], expected, rtol=1e-9)
     assert schedule(9, 1000) == pytest.approx(0.005)
 
@@ -52,16 +59,11 @@ def test_warmup_inverse_sqrt_equals_the_paper():
 
 def test_warmup_cosine_equals_torch():
     """Behind the warm-up, which rises linearly from above 0 to the peak."""
-    torch = pytest.importorskip("torch")
     schedule = zoo.get("warmup_cosine", peak=0.5, num_steps=40, warmup_steps=9, end_factor=0.1)
     rises = [schedule(1, step) for step in range(10)]
     numpy.testing.assert_allclose(rises, numpy.arange(1, 11) * 0.05)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    peer = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=31, eta_min=0.05)
-    for step in range(9, 41):
-        assert schedule(1, step) == pytest.approx(peer.get_last_lr()[0])
-        optimizer.step()
-        peer.step()
+    expected = torch_rates(0.5, "CosineAnnealingLR(optimizer, T_max=31, eta_min=0.05)", 32)
+    numpy.testing.assert_allclose([schedule(1, step) for step in range(9, 41)], expected)
     assert schedule(9, 1000) == pytest.approx(0.05)
 
 
