@@ -73,6 +73,7 @@ def run(backend, folder, pause=0.0):
     session = make_session(backend, Model(augment=backend == "torch"), seed=3)
     train = session.step(train_step)
     session.resume(folder)
+    Path(folder, "started").touch()
     for epoch in session.epochs(3):
         for loop in range(2):
             for batch in session.batches(batches(10 * epoch + loop)):
@@ -125,8 +126,11 @@ MOMENTS = {
 }
 
 
-def in_child(target, *args, seconds=None):
-    """``target`` in a process that is forked off; killed after some seconds; gives whether it ended well"""
+def in_child(target, *args, kill=None):
+    """
+    ``target`` in a process that is forked off; gives whether it ended well. ``kill`` is a file and a number of seconds:
+    it is killed so long after the file is there, or, for a number below zero, soon after its start.
+    """
     child = os.fork()
     if not child:
         try:
@@ -135,8 +139,11 @@ def in_child(target, *args, seconds=None):
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
-    if seconds is not None:
-        time.sleep(seconds)
+    if kill is not None:
+        file, seconds = kill
+        while seconds > 0 and not file.exists():
+            time.sleep(0.01)
+        time.sleep(abs(seconds))
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
@@ -155,13 +162,12 @@ def run_with_kills(backend, folder, moments):
         "returnn.torch.frontend" if backend == "torch" else "returnn.tf.network"
     )
     pause = 0.1 if any(isinstance(moment, float) for moment in moments) else 0.0
-    started = time.time()
     in_child(run, backend, f"{folder}/undisturbed", pause)
-    before_first_step = max(0.0, time.time() - started - 30 * pause)
     for moment in moments:
         if isinstance(moment, float):
-            seconds = max(0.0, before_first_step + moment)
-            ended = in_child(run, backend, f"{folder}/killed", pause, seconds=seconds)
+            started = Path(folder, "killed/started")
+            started.unlink(missing_ok=True)
+            ended = in_child(run, backend, f"{folder}/killed", pause, kill=(started, moment))
             print("killed" if not ended else "ended")
         else:
             assert not in_child(run_until_killed, backend, f"{folder}/killed", moment), moment
@@ -203,7 +209,7 @@ def test_killed_at_chosen_moments_goes_on_exactly(backend, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_killed_at_20_random_moments_goes_on_exactly(backend, tmp_path):
-    moments = [random.uniform(-0.3, 0.5) for _ in range(20)]  # s around the first step
+    moments = [random.uniform(-0.1, 0.5) for _ in range(20)]
     out = kill_and_compare(backend, tmp_path, moments)
     assert out.count("killed") >= 10, (out, moments)
 
