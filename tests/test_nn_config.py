@@ -111,9 +111,9 @@ def test_a_tensorflow_checkpoint_gives_the_same_on_torch(tmp_path):
 def test_torch_config_trains(tmp_path):
     (tmp_path / "my_tagger.py").write_text(Path(__file__).read_text())
     program = (
-        "import functools, my_tagger as m; from returnn_common import nn;"
+        "import functools, numpy, my_tagger as m; from returnn_common import nn;"
         "open('x.config', 'w').write(nn.torch_config(functools.partial(m.make_model, hidden=3),"
-        " m.train_step, m.extern_data, **m.SETTINGS))"
+        " m.train_step, m.extern_data, **m.SETTINGS, my_array=numpy.ones(2)))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, check=True)

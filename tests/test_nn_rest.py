@@ -48,6 +48,54 @@ def test_stack_and_scatter():
         numpy.testing.assert_allclose(values["sums"][i], expected, rtol=1e-6)
 
 
+class TwoTables(nn.Module):
+    """two parameters of one module, both looked up, and two more both multiplied with"""
+
+    def __init__(self):
+        super().__init__()
+        out_dim = nn.FeatureDim("out", 4)
+        self.out_dim = out_dim
+        self.a, self.b = nn.Parameter([CLASSES, DIM]), nn.Parameter([CLASSES, DIM])
+        self.c, self.d = nn.Parameter([DIM, out_dim]), nn.Parameter([DIM, out_dim])
+
+    def __call__(self, labels: nn.Tensor) -> nn.Tensor:
+        a, b = (nn.gather(table, indices=labels, axis=CLASSES) for table in (self.a, self.b))
+        return nn.matmul(a - b, self.c, reduce=DIM) - nn.matmul(a, self.d, reduce=DIM)
+
+
+def test_parameters_of_one_module_that_are_used_alike_stay_apart():
+    def two_step(*, model, extern_data, **_):
+        out = model(extern_data["labels"])
+        nn.reduce_mean(nn.square(out), axis=model.out_dim).mark_as_loss("square")
+
+    lowered = nn.lower(TwoTables(), two_step, EXTERN)
+    assert len({variable.name for variable in lowered.parameters.values()}) == 4
+    testing.assert_backends_agree(TwoTables, two_step, EXTERN, DATA)
+
+
+def test_zero_minus_something():
+    """RF itself gives x for 0 - x"""
+
+    def negative(*, model, extern_data, **_):
+        del model
+        (0 - extern_data["data"]).mark_as_output("int")
+        (0.0 - extern_data["data"]).mark_as_output("float")
+
+    values = testing.assert_backends_agree(nn.Module, negative, EXTERN, DATA, task="forward").values
+    for i, length in enumerate(LENGTHS):
+        for value in values.values():
+            numpy.testing.assert_array_equal(value[i, :length], -DATA["data"][i, :length])
+
+
+def test_a_loss_over_dims_of_fixed_size_only():
+    def norms(*, model, extern_data, **_):
+        del extern_data
+        nn.square(model.weight).mark_as_loss("squares")
+
+    get_model = lambda: nn.Linear(DIM, nn.FeatureDim("out", 4))  # noqa: E731
+    testing.assert_backends_agree(get_model, norms, EXTERN, DATA)
+
+
 def test_scan_over_a_dim_of_fixed_size():
     """a running product over the three features"""
 

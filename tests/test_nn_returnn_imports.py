@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "returnn_common"
-CORE = [*sorted((PACKAGE / "nn").glob("*.py")), PACKAGE / "testing.py"]
+CORE = [path for part in ("nn", "testing") for path in sorted((PACKAGE / part).glob("*.py"))]
 FUNCTIONS = runpy.run_path(str(PACKAGE / "nn/_config_functions.py"))["FUNCTIONS"]
 #: Attributes and arguments of RETURNN without an underscore that it does not promise to keep.
 INTERNAL = {

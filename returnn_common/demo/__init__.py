@@ -97,12 +97,12 @@ class _Run:
         self.seconds[name] = round(time.monotonic() - started, 1)
 
     def write_corpus(self) -> None:
-        from ..data.spoken_digits import PARTS, DigitStrings, prepare_digits
+        from ..data.spoken_digits import DigitStrings, prepare_digits
 
         source = self.settings["data"] or "speech synthesised by eSpeak NG"
         self.console.print(f"Splicing digit strings from {source} ...")
         strings = DigitStrings(
-            num_strings=tuple(self.recipe.num_strings[part] for part in PARTS),
+            num_strings=self.recipe.num_strings,
             hold_out=self.settings["hold_out"],
             seed=self.settings["seed"],
         )

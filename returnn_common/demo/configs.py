@@ -22,7 +22,7 @@ _SESSION = {"graph_options": {"rewrite_options": {"disable_meta_optimizer": True
 class Recipe:
     """How long and how fast to train. Found by trial on two CPU cores, with FSDD."""
 
-    num_strings: dict[str, int]  # of train, dev, test
+    num_strings: tuple[int, int, int]  # of train, dev, test
     num_epochs: int
     partition_epoch: int  # an epoch is this part of the training strings
     learning_rate: float = (
@@ -42,8 +42,8 @@ class Recipe:
         ]
 
 
-REAL = Recipe({"train": 3000, "dev": 100, "test": 200}, num_epochs=12, partition_epoch=5)
-SYNTHETIC = Recipe({"train": 1000, "dev": 50, "test": 100}, num_epochs=10, partition_epoch=2)
+REAL = Recipe((3000, 100, 200), num_epochs=12, partition_epoch=5)
+SYNTHETIC = Recipe((1000, 50, 100), num_epochs=10, partition_epoch=2)
 
 
 def train_config(backend: str, recipe: Recipe, *, seed: int) -> str:

@@ -13,7 +13,7 @@ import returnn.frontend as _rf
 from returnn.tensor import Dim, Tensor, TensorDict, batch_dim, single_step_dim
 
 from ..hints import near_misses
-from . import _returnn
+from . import _returnn, functions
 from ._backend import LayersBackend
 from ._graph import Node
 from ._names import FeatureDim, SpatialDim, any_feature_dim, any_spatial_dim
@@ -41,6 +41,7 @@ _returnn.register(Node, LayersBackend)
 _returnn.select_if_none(LayersBackend)
 _returnn.require_behavior_version()
 _returnn.wrap_once(Tensor, "mark_as_loss", mark_as_loss)
+_returnn.wrap_once(_rf, "combine", functions.combine)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -76,9 +77,22 @@ class Emitter:
         for node in self._ordered():
             if node.opts.get("params"):
                 groups.setdefault(_group_key(node), []).append(node)
-        for nodes in groups.values():
-            if self._group_can_own(nodes):
+        owning = [nodes for nodes in groups.values() if self._group_can_own(nodes)]
+        taken = collections.Counter(
+            name for nodes in owning for name in self._variable_names(nodes[0])
+        )
+        for nodes in owning:
+            # two parameters of one module that are used alike would both be its variable "W"
+            if all(taken[name] == 1 for name in self._variable_names(nodes[0])):
                 self.owners.update((id(node), nodes[0]) for node in nodes)
+
+    def _variable_names(self, node: Node) -> list[str]:
+        """of the parameters of a layer that owns them"""
+        params = node.opts["params"]
+        return [f"{_scope(self._path(tensor))}/{role}" for role, tensor in params.items()]
+
+    def _path(self, tensor: Tensor) -> str:
+        return self.program.parameters[id(tensor.raw_tensor)][0]
 
     def _ordered(self) -> list[Node]:
         live = {id(node) for node in self.program.live}
@@ -219,8 +233,8 @@ class Emitter:
         if owner is not node:
             return {"reuse_params": owner.tensor}
         options: dict[str, Any] = {}
-        paths = [self.program.parameters[id(t.raw_tensor)][0] for t in params.values()]
-        scope = paths[0].rpartition(".")[0].replace(".", "/")
+        paths = [self._path(tensor) for tensor in params.values()]
+        scope = _scope(paths[0])
         for (role, tensor), path in zip(params.items(), paths):
             initial = self._initial(tensor)
             if not _is(initial, _DEFAULT_INITIAL[role]):
@@ -295,6 +309,11 @@ def _plain(key: str, value: Any) -> Any:
     if key in ("in_dim", "out_dim") and isinstance(value, Dim) and value.match_priority:
         return value.copy(match_priority=0)
     return value
+
+
+def _scope(path: str) -> str:
+    """the name scope of a parameter's module"""
+    return path.rpartition(".")[0].replace(".", "/")
 
 
 def _group_key(node: Node) -> tuple:

@@ -202,10 +202,9 @@ def layers_config(
     settings_code = "".join(f"{key} = {code(value, dims)}\n" for key, value in settings.items())
     body = extern_code + net_code + settings_code
     setup = (_DEEP if nested else "flat_net_construction = True\n") + _NO_GPU
-    imports = ["import os", *(["import sys"] if nested else [])]
-    if "base64.b85decode" in body:
-        imports = ["import base64", *imports, "import zlib"]
-    imports += ["", *(["import numpy"] if "numpy." in body else []), "import tensorflow as tf"]
+    standard = {"import os", *(["import sys"] if nested else []), *array_imports(body)}
+    arrays = sorted(standard & {"import numpy"})
+    imports = [*sorted(standard - {"import numpy"}), "", *arrays, "import tensorflow as tf"]
     imports.append("from returnn.tf.util.data import " + ", ".join(_used(body, dims)))
     head = _HEAD.format(
         title="RETURNN config, made by returnn_common; runs with RETURNN alone.",
@@ -222,6 +221,12 @@ def layers_config(
         settings_code.rstrip("\n"),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+
+def array_imports(body: str) -> list[str]:
+    """the imports that code with arrays needs"""
+    modules = {"base64": "base64.b85decode", "numpy": "numpy.", "zlib": "zlib.decompress"}
+    return [f"import {module}" for module, use in modules.items() if use in body]
 
 
 def _network(network: dict[str, Any], dims: Dims) -> str:

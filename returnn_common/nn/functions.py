@@ -230,6 +230,13 @@ def extern_data(name: str) -> Tensor:
     return data[name]
 
 
+def combine(original: Callable, a: Any, kind: str, b: Any, **kwargs: Any) -> Tensor:
+    """``rf.combine``, which gives b for 0 - b (seen in RETURNN 1.20261022)"""
+    if isinstance(a, (int, float)) and a == 0 and kind in ("-", "sub") and isinstance(b, Tensor):
+        return rf.neg(b)
+    return original(a, kind, b, **kwargs)
+
+
 def mark_as_loss(original: Callable, self: Tensor, name: str | None = None, **kwargs: Any) -> None:
     """``Tensor.mark_as_loss`` with an optional name: that of the loss function, else ``loss``, numbered from 1 on"""
     base = name or (self.name if self.name in _LOSS_NAMES else "loss")

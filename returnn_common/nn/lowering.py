@@ -327,6 +327,7 @@ def _loss(loss: Any) -> Tensor:
     others = [dim for dim in tensor.dims if not dim.is_batch_dim() and dim not in dynamic]
     if len(dynamic) > 1 or others or (dynamic and not tensor.have_batch_axis()):
         norm = rf.num_elements_of_shape(tensor.dims) if norm is None else norm
+        norm = rf.convert_to_tensor(norm, dtype="int32") if isinstance(norm, int) else norm
         tensor = rf.reduce_sum(tensor, axis=[*dynamic, *others])
         dynamic = []
     options = {"set_axes": {"T": dynamic[0]}} if dynamic else {}

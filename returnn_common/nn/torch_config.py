@@ -11,7 +11,7 @@ from typing import Any
 from returnn.tensor import Dim, Tensor
 
 from ._returnn import BEHAVIOR_VERSION, is_special
-from ._text import Dims, code
+from ._text import Dims, array_imports, code
 from .lowering import check_task, extern_options, with_feature_dim
 
 _TEMPLATE = '''#!returnn.py
@@ -63,8 +63,10 @@ def torch_config(
     extern_code = code({name: extern_options(tensor) for name, tensor in tensors.items()}, dims)
     call = f"_make_model({_arguments(model_args, dims)})"
     settings_code = "\n".join(f"{key} = {code(value, dims)}" for key, value in settings.items())
+    body = f"{call}\n{settings_code}\n{_arguments(step_args, dims)}"
+    imports = [*array_imports(body), _imports(make, run, dims)]
     return _TEMPLATE.format(
-        imports=_imports(make, run, dims),
+        imports="\n".join(imports),
         behavior_version=BEHAVIOR_VERSION,
         dims="\n".join(dims.lines),
         extern_data=extern_code,

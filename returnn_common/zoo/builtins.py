@@ -97,7 +97,7 @@ def returnn_common_entries() -> list[dict[str, Any]]:
         {
             "kind": "augmentation",
             "name": "specaugment_switchboard_strong",
-            "summary": "SpecAugment, the paper's Switchboard strong: two masks of each kind, a fifth of the time at most",
+            "summary": "SpecAugment, the paper's Switchboard strong: two masks of each kind, each a fifth of the time",
             "target": ".zoo.augmentation.specaugment_policies:make_specaugment_switchboard_strong",
             "backends": BACKENDS,
             "tiny": {},
