@@ -58,7 +58,10 @@ def check_plugin(owner: str) -> list[Report]:
     ]
     if not entries:
         owners = sorted({entry.owner for entry in registry.entries()})
-        raise ValueError(f"no plugin {owner!r} has entries{valid_names(owner, owners)}")
+        raise ValueError(
+            f"no plugin {owner!r} has entries{valid_names(owner, owners)}"
+            f"{registry.hint_of_broken_plugins()}"
+        )
     reports, failures = [], []
     for entry in entries:
         try:
@@ -365,13 +368,16 @@ def every_option_changes_the_schedule(case: Case) -> None:
 
 
 def vocabulary_maps_text(case: Case) -> None:
-    """Labels are distinct, letters come back from their indices, RETURNN gets its options."""
+    """Labels are distinct, text comes back from its indices, RETURNN gets its options."""
     vocab = case.make()
     assert len(set(vocab.labels)) == vocab.size == len(vocab.labels), "labels are not distinct"
-    letters = "".join(label for label in vocab.labels if label.isascii() and label.isalpha())[:20]
-    indices = vocab.encode(letters)
-    assert letters and all(0 <= index < vocab.size for index in indices), f"{letters!r}: {indices}"
-    assert vocab.decode(indices) == letters, f"{letters!r} gives {vocab.decode(indices)!r}"
+    plain = [i for i, label in enumerate(vocab.labels) if label.isascii() and label.isalpha()][:20]
+    text = vocab.decode(plain)
+    letters = "".join(vocab.labels[i] for i in plain)
+    assert letters and "".join(text.split()) == letters, f"{letters!r} gives {text!r}"
+    indices = vocab.encode(text)
+    assert all(0 <= index < vocab.size for index in indices), f"{text!r}: {indices}"
+    assert vocab.decode(indices) == text, f"{text!r} gives {vocab.decode(indices)!r}"
     assert vocab.opts == case.make().opts, "two vocabularies differ"
 
 

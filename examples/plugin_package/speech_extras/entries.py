@@ -35,7 +35,7 @@ def returnn_common_entries() -> list[dict[str, Any]]:
             "target": ".yes_no:YesNo",
             "backends": BACKENDS,
             "tiny": {},
-            "vary": {"partition_epoch": 2},
+            "vary": {"vocab": "en-128", "partition_epoch": 2},
         },
         {
             "kind": "vocab",
