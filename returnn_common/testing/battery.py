@@ -51,11 +51,10 @@ def check_plugin(owner: str) -> list[Report]:
     :raises AssertionError: an entry fails; all failures of all entries are listed
     """
     from ..hints import valid_names
+    from ..records import canonical
     from ..zoo import registry
 
-    entries = [
-        entry for entry in registry.entries() if _canonical(entry.owner) == _canonical(owner)
-    ]
+    entries = [entry for entry in registry.entries() if canonical(entry.owner) == canonical(owner)]
     if not entries:
         owners = sorted({entry.owner for entry in registry.entries()})
         raise ValueError(
@@ -71,11 +70,6 @@ def check_plugin(owner: str) -> list[Report]:
     if failures:
         raise AssertionError("\n".join(failures))
     return reports
-
-
-def _canonical(name: str) -> str:
-    """distributions are named with ``-``, their modules with ``_``"""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def check_entry(entry: Any, *, skip: Sequence[str] = ()) -> Report:
