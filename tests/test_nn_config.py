@@ -108,6 +108,68 @@ def test_a_tensorflow_checkpoint_gives_the_same_on_torch(tmp_path):
         lowered.from_tensorflow({"hiden/b": variables["hidden/b"]})
 
 
+class DeepTagger(nn.Module):
+    """`num_layers` hidden layers"""
+
+    def __init__(self, num_layers: int):
+        super().__init__()
+        self.hidden = nn.ModuleList(
+            nn.Linear(hidden_dim if i else feature_dim, hidden_dim) for i in range(num_layers)
+        )
+        self.output = nn.Linear(hidden_dim, label_dim)
+
+    def __call__(self, source):
+        for layer in self.hidden:
+            source = nn.relu(layer(source))
+        return self.output(source)
+
+
+hidden_dim = nn.FeatureDim("hidden", 5)
+
+
+def grown(folder, first, second, *, learning_rate: float):
+    """trained for two epochs of each; the variables after the second and the third epoch, and the log"""
+    stages = {1: nn.lower(first, train_step, extern_data)}
+    stages[3] = nn.lower(second, train_step, extern_data)
+    settings = {**SETTINGS, "num_epochs": 4, "learning_rates": [0.01, 0.01] + 2 * [learning_rate]}
+    (folder / "x.config").write_text(nn.growing_config_text(stages, **settings))
+    log = run_returnn(folder, without_package=True)
+    import tensorflow as tf
+
+    readers = [tf.train.load_checkpoint(str(folder / f"models/net.00{i}")) for i in (2, 3)]
+    variables = [
+        {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        for reader in readers
+    ]
+    return variables, log
+
+
+def test_a_net_that_grows_keeps_its_parameters(tmp_path):
+    (before, after), log = grown(tmp_path, DeepTagger(1), DeepTagger(2), learning_rate=0.0)
+    assert "reinit because network description differs" in log
+    assert "hidden/1/W" in after and "hidden/1/W" not in before, log[-2000:]
+    for name in ("hidden/0/W", "hidden/0/b", "output/W", "output/b"):
+        numpy.testing.assert_array_equal(before[name], after[name], err_msg=name)
+
+
+def test_the_same_net_in_the_next_epoch_is_not_built_again(tmp_path):
+    _, log = grown(tmp_path, DeepTagger(2), DeepTagger(2), learning_rate=0.01)
+    assert "reinit" not in log.lower(), log[-3000:]
+
+
+def test_growing_needs_a_beginning():
+    lowered = nn.lower(DeepTagger(1), train_step, extern_data)
+    with pytest.raises(ValueError, match=r"no stage for epoch 1, only for \[2\]"):
+        nn.growing_config_text({2: lowered})
+    other = nn.lower(
+        nn.Linear(feature_dim, label_dim),
+        lambda *, model, extern_data, **_: model(extern_data["data"]).mark_as_loss("all"),
+        {"data": extern_data["data"]},
+    )
+    with pytest.raises(ValueError, match="from epoch 4 on has another task or extern data"):
+        nn.growing_config_text({1: lowered, 4: other})
+
+
 def test_torch_config_trains(tmp_path):
     (tmp_path / "my_tagger.py").write_text(Path(__file__).read_text())
     program = (

@@ -30,7 +30,7 @@ from .functions import (
     select_frames,
     unmask,
 )
-from .lowering import Lowered, lower
+from .lowering import Lowered, growing_config_text, lower
 from .stages import RootModule
 from .torch_config import torch_config
 

@@ -6,6 +6,7 @@ import base64
 import math
 import re
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -181,24 +182,32 @@ def _array(value: numpy.ndarray) -> str:
     )
 
 
+_GET_NETWORK = '''
+def get_network(epoch, **_):
+    """RETURNN keeps the values of the parameters that the net before had under the same names"""
+    return networks[max(first for first in networks if first <= epoch)]
+'''.strip()
+
+
 def layers_config(
     *,
-    network: dict[str, Any],
+    networks: Mapping[int, dict[str, Any]],
     extern_data: dict[str, Any],
     settings: dict[str, Any],
     functions: list[str],
     nested: bool,
 ) -> str:
     """
-    The whole config for RETURNN's TensorFlow engine; it does not import this package.
+    The whole config for RETURNN's TensorFlow engine; it does not import this package. ``networks`` are net dicts by the
+    epoch from which on they hold; one alone is ``network``.
 
     A net with other nets inside (``nested``: cond and rec layers) is constructed recursively:
     RETURNN's flat construction does not end there. All others are constructed flat, which is faster
     and needs no deep stack.
     """
-    dims = Dims({"network", "extern_data", *settings, *functions})
+    dims = Dims({"network", "networks", "get_network", "extern_data", *settings, *functions})
     extern_code = code(extern_data, dims)
-    net_code = _network(network, dims)
+    net_code = _networks(networks, dims)
     settings_code = "".join(f"{key} = {code(value, dims)}\n" for key, value in settings.items())
     body = extern_code + net_code + settings_code
     setup = (_DEEP if nested else "flat_net_construction = True\n") + _NO_GPU
@@ -217,7 +226,7 @@ def layers_config(
         "\n".join(dims.lines),
         f"extern_data = {extern_code}",
         *(FUNCTIONS[name].strip("\n") for name in functions),
-        f"network = {net_code}",
+        net_code,
         settings_code.rstrip("\n"),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
@@ -227,6 +236,16 @@ def array_imports(body: str) -> list[str]:
     """the imports that code with arrays needs"""
     modules = {"base64": "base64.b85decode", "numpy": "numpy.", "zlib": "zlib.decompress"}
     return [f"import {module}" for module, use in modules.items() if use in body]
+
+
+def _networks(networks: Mapping[int, dict[str, Any]], dims: Dims) -> str:
+    if len(networks) == 1:
+        (network,) = networks.values()
+        return f"network = {_network(network, dims)}"
+    parts = ["networks = {}  # by the epoch from which on each holds"]
+    for epoch, network in sorted(networks.items()):
+        parts.append(f"networks[{epoch}] = {_network(network, dims)}")
+    return "\n\n".join([*parts, _GET_NETWORK])
 
 
 def _network(network: dict[str, Any], dims: Dims) -> str:

@@ -129,19 +129,40 @@ class Lowered:
         ``settings`` are RETURNN's own options: ``train=``, ``dev=``, ``optimizer=``, ``batch_size=``, ``num_epochs=``,
         ``model=``, ... ``task`` defaults to the task this was lowered for.
         """
-        reserved = {"network", "extern_data", "behavior_version", "use_tensorflow"} & set(settings)
-        if reserved:
+        return growing_config_text({1: self}, **settings)
+
+
+def growing_config_text(stages: Mapping[int, Lowered], **settings: Any) -> str:
+    """
+    One RETURNN config for a net that grows: ``stages`` are lowered models by the epoch from which on each is trained.
+
+    Where the net changes, RETURNN keeps the values of all parameters that the net before had under the same names and
+    with the same shapes, initialises the others, and starts the optimizer anew. ``settings`` are as for
+    :meth:`Lowered.config_text`.
+
+    Raises ValueError where no stage begins with epoch 1, or stages differ in task or extern data.
+    """
+    if 1 not in stages:
+        raise ValueError(f"growing_config_text: no stage for epoch 1, only for {sorted(stages)}")
+    first = stages[1]
+    for epoch, stage in stages.items():
+        if (stage.task, stage._extern_data) != (first.task, first._extern_data):
             raise ValueError(
-                f"config_text: {sorted(reserved)[0]!r} is set by the lowering, leave it out"
+                f"growing_config_text: the stage from epoch {epoch} on has another task or extern data than the first; "
+                f"lower all with the same templates"
             )
-        nested = any(_has_net(layer) for layer in _all_dicts(self._program))
-        return layers_config(
-            network=self._program,
-            extern_data=self._extern_data,
-            settings={"task": self.task, **settings},
-            functions=self._functions,
-            nested=nested,
-        )
+    reserved = {"network", "get_network", "extern_data", "behavior_version", "use_tensorflow"}
+    for name in sorted(reserved & set(settings)):
+        raise ValueError(f"config_text: {name!r} is set by the lowering, leave it out")
+    return layers_config(
+        networks={epoch: stage._program for epoch, stage in stages.items()},
+        extern_data=first._extern_data,
+        settings={"task": first.task, **settings},
+        functions=sorted({name for stage in stages.values() for name in stage._functions}),
+        nested=any(
+            _has_net(layer) for stage in stages.values() for layer in _all_dicts(stage._program)
+        ),
+    )
 
 
 def _named(values: Mapping[str, numpy.ndarray], name: str, what: str) -> numpy.ndarray:
@@ -419,4 +440,4 @@ def _all_dicts(value: Any) -> Iterator[dict]:
             yield from _all_dicts(item)
 
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "growing_config_text", "lower"]
