@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from returnn_common import nn, training
 from returnn_common.zoo.encoder.conformer import make_conformer

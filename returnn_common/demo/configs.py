@@ -43,7 +43,7 @@ class Recipe:
 
 
 REAL = Recipe((3000, 100, 200), num_epochs=12, partition_epoch=5)
-SYNTHETIC = Recipe((1000, 50, 100), num_epochs=10, partition_epoch=2)
+SYNTHETIC = Recipe((1000, 50, 100), num_epochs=8, partition_epoch=2)
 
 
 def train_config(backend: str, recipe: Recipe, *, seed: int) -> str:
