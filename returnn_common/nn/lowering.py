@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import returnn.frontend as rf
@@ -31,6 +31,14 @@ from ._text import layers_config
 
 _LOCK = threading.RLock()
 TASKS = ("train", "forward")
+
+
+class Parts(NamedTuple):
+    """What a config text is made of; values may be dims and config functions."""
+
+    network: dict[str, Any]
+    extern_data: dict[str, Any]
+    functions: list[str]
 
 
 class Lowered:
@@ -53,14 +61,11 @@ class Lowered:
         self.parameters = {
             variable.path: variable for variable in sorted(variables, key=lambda v: v.path)
         }
-        self._program = program
-        self._extern_data = extern_data
-        self._functions = functions
+        #: net dict, extern data and config functions before they become text
+        self.parts = Parts(program, extern_data, functions)
 
     def __repr__(self) -> str:
-        return (
-            f"<Lowered {self.task}: {len(self._program)} layers, {len(self.parameters)} parameters>"
-        )
+        return f"<Lowered {self.task}: {len(self.parts.network)} layers, {len(self.parameters)} parameters>"
 
     @property
     def network(self) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def growing_config_text(stages: Mapping[int, Lowered], **settings: Any) -> str:
         raise ValueError(f"growing_config_text: no stage for epoch 1, only for {sorted(stages)}")
     first = stages[1]
     for epoch, stage in stages.items():
-        if (stage.task, stage._extern_data) != (first.task, first._extern_data):
+        if (stage.task, stage.parts.extern_data) != (first.task, first.parts.extern_data):
             raise ValueError(
                 f"growing_config_text: the stage from epoch {epoch} on has another task or extern data than the first; "
                 f"lower all with the same templates"
@@ -155,12 +160,14 @@ def growing_config_text(stages: Mapping[int, Lowered], **settings: Any) -> str:
     for name in sorted(reserved & set(settings)):
         raise ValueError(f"config_text: {name!r} is set by the lowering, leave it out")
     return layers_config(
-        networks={epoch: stage._program for epoch, stage in stages.items()},
-        extern_data=first._extern_data,
+        networks={epoch: stage.parts.network for epoch, stage in stages.items()},
+        extern_data=first.parts.extern_data,
         settings={"task": first.task, **settings},
-        functions=sorted({name for stage in stages.values() for name in stage._functions}),
+        functions=sorted({name for stage in stages.values() for name in stage.parts.functions}),
         nested=any(
-            _has_net(layer) for stage in stages.values() for layer in _all_dicts(stage._program)
+            _has_net(layer)
+            for stage in stages.values()
+            for layer in _all_dicts(stage.parts.network)
         ),
     )
 
