@@ -253,7 +253,7 @@ from returnn_common import demo
 from returnn_common.demo import configs
 
 if __name__ == "__main__":
-    size = {"train": 40, "dev": 5, "test": 5}
+    size = (40, 5, 5)
     configs.SYNTHETIC = configs.Recipe(size, num_epochs=3, partition_epoch=1)
     demo.run(out=sys.argv[1], backend=sys.argv[2], resume="--resume" in sys.argv)
 """
