@@ -24,6 +24,11 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def unfinished(folder: str | os.PathLike, name: str = "*") -> list[Path]:
+    """:return: what :func:`whole_file` had begun of `name` in a folder when its process was killed"""
+    return sorted(Path(folder).glob(f"{name}.*.tmp"))
+
+
 def write_text(path: str | os.PathLike, text: str) -> None:
     """write the whole text, UTF-8, or nothing"""
     with whole_file(path) as temporary:

@@ -18,6 +18,7 @@ import pytest
 from returnn_common import demo
 from returnn_common.data.digits import LABELS
 from returnn_common.demo import checkpoints, configs, plots, process, progress, recognition
+from returnn_common.files import unfinished, whole_file
 
 BLANK = len(LABELS)
 ROOT = Path(__file__).parent.parent
@@ -162,6 +163,18 @@ def test_output_folder(tmp_path):
     with pytest.raises(ValueError, match="is a file; give another folder"):
         demo.run(data=str(tmp_path), out=str(tmp_path / "notes.txt"))
     assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_kill_before_the_settings_are_written_leaves_no_run(tmp_path):
+    settings = {"seed": 1}
+    with whole_file(tmp_path / demo.SETTINGS) as begun:
+        begun.write_text("{")
+        (left,) = unfinished(tmp_path, demo.SETTINGS)
+        assert left == begun
+        assert demo._prepare_folder(tmp_path, settings, resume=False) == tmp_path
+        assert os.listdir(tmp_path) == [demo.SETTINGS]
+        begun.write_text(json.dumps(settings))
+    assert json.loads((tmp_path / demo.SETTINGS).read_text()) == settings
 
 
 def test_resume_needs_the_same_settings(tmp_path):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import write_text
+from ..files import unfinished, write_text
 from .archives import Entry, is_made_from, read_facts, remove_facts, write_archive, write_facts
 from .audio import read_audio
 from .librispeech_files import Recording, Scan
@@ -50,8 +50,8 @@ def work_folder(target: Path) -> Iterator[Path]:
             raise ValueError(
                 f"another process prepares data in {str(target)!r} now; wait for it"
             ) from exc
-        for left in target.glob("*.tmp"):
-            left.unlink()  # of a run that was killed
+        for left in unfinished(target):
+            left.unlink()
         try:
             yield work
         except BaseException:

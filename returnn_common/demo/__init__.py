@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..files import write_text
+from ..files import unfinished, write_text
 from ..hints import valid_names
 
 BACKENDS = ("tensorflow-net-dict", "torch")
@@ -243,9 +243,8 @@ def _prepare_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> 
     begun = folder / SETTINGS
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is a file; give another folder with --out")
-    is_empty = not folder.exists() or all(
-        path.name == f"{SETTINGS}.tmp" for path in folder.iterdir()
-    )
+    left = unfinished(folder, SETTINGS)
+    is_empty = not folder.exists() or set(folder.iterdir()) <= set(left)
     if not is_empty and not resume:
         raise ValueError(
             f"the folder {str(folder)!r} is not empty; continue the run in it with --resume,"
@@ -256,6 +255,8 @@ def _prepare_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> 
     if not is_empty:
         _check_same(json.loads(begun.read_text(encoding="utf-8")), settings, folder=folder)
         return folder
+    for path in left:
+        path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     write_text(begun, json.dumps(settings, indent=2) + "\n")
     return folder
