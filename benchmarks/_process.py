@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from returnn_common.files import write_text
+
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "DISABLE_CUDA": "1"}
 
 
@@ -103,7 +107,5 @@ def warn_if_busy() -> float:
 
 
 def write_json(path: str, figures: Any) -> None:
-    """write through a temporary name"""
-    temporary = Path(f"{path}.tmp")
-    temporary.write_text(json.dumps(figures, indent=2) + "\n")
-    temporary.replace(path)
+    """the whole file or nothing"""
+    write_text(path, json.dumps(figures, indent=2) + "\n")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from _process import warn_if_busy, write_json
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 BARS = {"one process": 0.7, "two processes": 0.7, "encode": 0.9}
 PEERS = {"one process": "soundfile", "two processes": "soundfile, wall", "encode": "sentencepiece"}

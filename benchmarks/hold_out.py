@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from returnn_common import demo
 from returnn_common.data.audio import normalise, read_audio
 from returnn_common.data.digits import SAMPLE_RATE, Recording, list_recordings, split_recordings
+from returnn_common.files import write_text
 
 NUM_FRAMES, NUM_FILTERS, WINDOW, STEP = 32, 40, 200, 80
 
@@ -69,7 +70,7 @@ def report(folds: list[dict], path: Path) -> None:
         print(
             f"{fold['speaker']:10s} {fold['wer']:12.2f} {fold['nearest_neighbour']:21.2f} {fold['ratio']:6.2f}"
         )
-    path.write_text(json.dumps(folds, indent=2) + "\n")
+    write_text(path, json.dumps(folds, indent=2) + "\n")
 
 
 def nearest_neighbour_error(

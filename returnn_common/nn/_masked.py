@@ -1,7 +1,7 @@
 """
 Computation on some frames of a sequence only: select them, compute, and spread the result over all frames again.
 
-On layers these are RETURNN's ``masked_computation`` and ``unmask``; an LSTM over the labels of an alignment without its
+On layers the computation is RETURNN's ``masked_computation``; an LSTM over the labels of an alignment without its
 blanks (the predictor of a transducer) is the usual case.
 """
 
@@ -28,11 +28,7 @@ def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Te
         return rf.masked_select(source, mask=mask, dims=[spatial_dim])
     length = rf.reduce_sum(rf.cast(mask, "int32"), axis=spatial_dim)
     out_dim = Dim(length, name=f"{spatial_dim.name}_selected")
-    dims = [
-        batch_dim,
-        out_dim,
-        *(dim for dim in source.dims if dim not in (batch_dim, spatial_dim)),
-    ]
+    dims = _replaced(source, spatial_dim, out_dim)
     sources = [source, mask, rf.range_over_dim(out_dim)]
     out = config_eval("select_frames", sources, dims, hint="selected", like=source)
     out.feature_dim = source.feature_dim
