@@ -35,6 +35,12 @@ def check_input(who: str, source: nn.Tensor, **dims: nn.Dim) -> None:
             raise ValueError(f"{who}: the input has no {name} {dim}, it has the dims [{has}]")
 
 
+def check_num_layers(who: str, num_layers: int) -> None:
+    """:raises ValueError: there is no layer"""
+    if num_layers < 1:
+        raise ValueError(f"{who}: expected at least one layer, got {num_layers}")
+
+
 def as_heads(num_heads: int | nn.Dim, dim: nn.Dim, who: str) -> nn.Dim:
     """
     :return: `num_heads` as a dim

@@ -192,8 +192,7 @@ def make_transformer_decoder(
         "num_heads": _dims.as_heads(num_heads, model_dim, "transformer_decoder"),
         "ff_dim": nn.FeatureDim("decoder_ff", 4 * model_dim.dimension),
     }
-    if num_layers < 1:
-        raise ValueError(f"transformer_decoder: expected at least one layer, got {num_layers}")
+    _dims.check_num_layers("transformer_decoder", num_layers)
     layers = [
         make_trafo_dec_block(encoder_dim, model_dim, dropout=dropout, **sizes)
         for _ in range(num_layers)

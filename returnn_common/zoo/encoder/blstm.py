@@ -98,8 +98,7 @@ class Blstm(nn.Module):
 
 def _layers(in_dim: nn.Dim, num_cells: int | nn.Dim, num_layers: int) -> list[BlstmLayer]:
     cells_dim = _dims.as_dim(num_cells, "cells")
-    if num_layers < 1:
-        raise ValueError(f"blstm: expected at least one layer, got {num_layers}")
+    _dims.check_num_layers("blstm", num_layers)
     layers = [BlstmLayer(in_dim, cells_dim)]
     for _ in range(num_layers - 1):
         layers.append(BlstmLayer(layers[-1].out_dim, cells_dim))

@@ -66,8 +66,7 @@ def make_lstm_lm(
     :param dropout: behind each layer
     :raises ValueError: `num_layers` is 0
     """
-    if num_layers < 1:
-        raise ValueError(f"lstm_lm: expected at least one layer, got {num_layers}")
+    _dims.check_num_layers("lstm_lm", num_layers)
     embedding_dim = _dims.as_dim(embedding_dim, "embedding")
     cells_dim = _dims.as_dim(num_cells, "cells")
     embedding = nn.Embedding(_dims.as_dim(target_dim, "labels"), embedding_dim)

@@ -78,7 +78,6 @@ def make_trafo_lm(
         "num_heads": _dims.as_heads(num_heads, model_dim, "trafo_lm"),
         "ff_dim": nn.FeatureDim("ff", 4 * model_dim.dimension),
     }
-    if num_layers < 1:
-        raise ValueError(f"trafo_lm: expected at least one layer, got {num_layers}")
+    _dims.check_num_layers("trafo_lm", num_layers)
     layers = [TrafoDecBlock(None, model_dim, dropout=dropout, **sizes) for _ in range(num_layers)]
     return TrafoLm(_dims.as_dim(target_dim, "labels"), layers, dropout=dropout)
