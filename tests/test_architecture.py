@@ -30,7 +30,7 @@ class Part:
     frameworks: bool = False  # inside functions
 
 
-LEAVES = ("files", "hints")  # every part may import them
+LEAVES = ("files", "hints", "lines")  # every part may import them
 LEAF_AT_THE_TOP = Part(own=("*",), other=("*",), frameworks=True)
 BLOCKS = ("nn", "zoo._dims", "zoo._feed_forward", "zoo._positions")
 
@@ -46,6 +46,7 @@ PARTS = {
     "zoo_commands": LEAF_AT_THE_TOP,
     "files": Part(),
     "hints": Part(),
+    "lines": Part(other=("returnn",)),
     "hookspecs": Part(other=("pluggy",)),
     "records": Part(own=("hookspecs",), other=("pluggy",)),
     "entry_points": Part(own=("hookspecs", "records")),

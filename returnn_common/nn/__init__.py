@@ -31,7 +31,7 @@ from .functions import (
     unmask,
 )
 from .lowering import Lowered, growing_config_text, lower
-from .stages import RootModule
+from .root_module import RootModule
 from .torch_config import torch_config
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from . import checkpoints
 from ._engine import Average
 from .feeding import batches_from, prefetch
+from .fitting import fit, step_of
 from .logs import Log, averages
 from .optimizers import UpdateRule
-from .running import run, step_of
 from .session import BACKENDS, Session, Step
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "averages",
     "batches_from",
     "checkpoints",
+    "fit",
     "prefetch",
-    "run",
     "step_of",
 ]

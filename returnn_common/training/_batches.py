@@ -9,7 +9,7 @@ import numpy
 from returnn.tensor import Dim, Tensor
 
 from ..hints import near_misses
-from ._lines import calling_line
+from ..lines import calling_line
 
 
 class Batch(NamedTuple):

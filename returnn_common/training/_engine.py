@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy
 import returnn.frontend as rf
 
+from ..lines import calling_line
 from ..nn import _returnn
 from ._batches import Batch
-from ._lines import calling_line
 
 
 class Average(float):

@@ -18,6 +18,7 @@ import returnn.frontend as rf
 from returnn.tensor import Tensor
 
 from .. import nn
+from ..lines import line_of, telling_line
 from ..nn import _returnn
 from ..nn._emit import Variable
 from ._batches import Batch
@@ -25,7 +26,6 @@ from ._engine import Draw, MarksLosses, Values, as_number_of_frames, not_finite,
 from ._groups import Group
 from ._layers_random import random_numbers_of
 from ._layers_updates import Updates
-from ._lines import line_of, telling_line
 
 
 @dataclass

@@ -12,11 +12,11 @@ import returnn.frontend as rf
 from returnn.tensor import Tensor, TensorDict, batch_dim
 
 from ..hints import valid_names
+from ..lines import line_of, telling_line
 from ..nn import _returnn
 from ._batches import Batch, lacks
 from ._engine import Draw, MarksLosses, Values, check_finite, with_checks
 from ._groups import Group
-from ._lines import line_of, telling_line
 from ._torch_updates import Updates
 
 

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..nn.stages import RootModule
+from ..nn.root_module import RootModule
 from .logs import Log, averages
 from .session import Session
 
 _Data = Callable[[int], Iterable[Mapping[str, Any]]]
 
 
-def run(
+def fit(
     session: Session,
     train: _Data,
     *,
@@ -32,7 +32,7 @@ def run(
     model = session.model
     if not isinstance(model, RootModule):
         raise TypeError(
-            f"training.run: the model is a {type(model).__name__}, expected an nn.RootModule"
+            f"training.fit: the model is a {type(model).__name__}, expected an nn.RootModule"
         )
     train_step = session.step(step_of(model.train_step))
     valid_step = session.step(step_of(model.valid_step), update=False) if valid else None
@@ -64,4 +64,4 @@ def step_of(method: Callable) -> Callable:
     return step
 
 
-__all__ = ["run", "step_of"]
+__all__ = ["fit", "step_of"]

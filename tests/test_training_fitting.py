@@ -1,4 +1,4 @@
-"""nn.RootModule, run by training.run, on both backends."""
+"""nn.RootModule, run by training.fit, on both backends."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def make_session(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_run_and_go_on(backend, tmp_path):
     first = make_session(backend)
-    training.run(first, batches, valid=batches, num_epochs=1, folder=tmp_path)
+    training.fit(first, batches, valid=batches, num_epochs=1, folder=tmp_path)
     steps = ["step 1 ['ce']", "step 2 ['ce']"]
     assert first.model.calls == ["init_new_run", "begin 1", *steps, "end 1 ['ce']"]
     second = make_session(backend)
-    log = training.run(second, batches, valid=batches, num_epochs=2, folder=tmp_path)
+    log = training.fit(second, batches, valid=batches, num_epochs=2, folder=tmp_path)
     steps = ["step 3 ['ce']", "step 4 ['ce']"]
     assert second.model.calls == ["begin 2", *steps, "end 2 ['ce']"]
     values = [line["valid"]["ce"] for line in log.lines()]
@@ -80,9 +80,9 @@ def test_names_of_other_frameworks_are_told():
 def test_errors_of_run(tmp_path):
     with pytest.raises(TypeError, match="the model is a Linear, expected an nn.RootModule"):
         model = nn.Linear(FEATURES, CLASSES)
-        training.run(training.Session(model, extern_data=EXTERN_DATA, backend="torch"), batches)
+        training.fit(training.Session(model, extern_data=EXTERN_DATA, backend="torch"), batches)
     model = type("Empty", (nn.RootModule,), {})()
     model.output = nn.Linear(FEATURES, CLASSES)
     session = training.Session(model, extern_data=EXTERN_DATA, backend="torch")
     with pytest.raises(NotImplementedError, match="Empty does not define train_step"):
-        training.run(session, batches, folder=tmp_path)
+        training.fit(session, batches, folder=tmp_path)

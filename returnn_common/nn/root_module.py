@@ -1,4 +1,4 @@
-"""A model that knows its own training: what belongs to which stage. What runs it is :func:`training.run`."""
+"""A model that knows its own training: what belongs to which stage. What runs it is :func:`training.fit`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OTHER_NAMES = {
 
 class RootModule(rf.Module):
     """
-    The base of a whole model with its steps; override what you want, :func:`training.run` calls it.
+    The base of a whole model with its steps; override what you want, :func:`training.fit` calls it.
 
     The steps mark losses or outputs, as any step function does. The hooks are plain Python, called
     with the session that runs: nothing happens in them by default.
