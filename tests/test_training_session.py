@@ -163,6 +163,33 @@ def test_padding_behind_the_longest_sequence_changes_nothing(trained, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_batches_of_different_numbers_of_sequences(backend):
+    """CTC reads the number from the dim; all logits are 0, and 15 paths of 5 frames collapse to one label"""
+    labels_time = nn.SpatialDim("labels_time")
+    labels = nn.Tensor("labels", [nn.batch_dim, labels_time], "int32", sparse_dim=CLASSES)
+    model = nn.Linear(FEATURES, FEATURES)
+    model.weight.initial = 0.0
+
+    def ctc_step(*, model, extern_data, **_):
+        nn.ctc_loss(
+            logits=model(extern_data["data"]),
+            targets=extern_data["labels"],
+            input_spatial_dim=TIME,
+            targets_spatial_dim=labels_time,
+            blank_index=-1,
+        ).mark_as_loss("ctc")
+
+    extern_data = {"data": EXTERN_DATA["data"], "labels": labels}
+    session = training.Session(model, extern_data=extern_data, backend=backend)
+    evaluate = session.step(ctc_step, update=False)
+    for number in (3, 2, 4):
+        data = numpy.ones((number, 5, 7), dtype="float32")
+        batch = {"data": data, "data:size1": numpy.full([number], 5), "labels": numpy.ones((number, 1), "int32"),
+                 "labels:size1": numpy.ones(number, "int32")}  # fmt: skip
+        assert evaluate(batch)["ctc"] == pytest.approx(-numpy.log(15 / 7**5), rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_needs_only_the_data_that_it_uses(trained, backend):
     forward = trained[backend][0].step(forward_step, update=False)
     data = {name: BATCH[name] for name in ("data", "data:size1")}

@@ -90,7 +90,7 @@ def ctc_loss(
 
     ``logits`` are ``[B, input_spatial_dim, classes]``, normalised or not, ``targets`` labels ``[B,
     targets_spatial_dim]``; an empty target is -sum log p(blank). A target that does not fit into
-    the frames has loss 0 and no gradient.
+    the frames has loss 0 and no gradient. ``blank_index`` -1 is the last class.
     """
     _check_ctc(logits, targets, input_spatial_dim, targets_spatial_dim, blank_index)
     loss = rf.ctc_loss(
@@ -98,7 +98,7 @@ def ctc_loss(
         targets=targets,
         input_spatial_dim=input_spatial_dim,
         targets_spatial_dim=targets_spatial_dim,
-        blank_index=blank_index,
+        blank_index=blank_index % logits.feature_dim.dimension,
     )
     loss.name = "ctc"
     return loss

@@ -194,7 +194,7 @@ class TorchEngine:
             except _Lacks as error:
                 raise lacks(error.args[0], batch.names, compiled.name) from None
             finally:
-                _returnn.reset_dims(list(batch.lengths))
+                _returnn.reset_dims([batch_dim, *batch.lengths])
 
     def _tensors(self, batch: Batch) -> TensorDict:
         import torch
