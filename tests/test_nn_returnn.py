@@ -709,27 +709,46 @@ def test_details_of_losses_and_effects_of_a_net():
     assert len(effects) > 0, message
 
 
-def test_layers_draw_random_numbers_by_one_function():
+def test_layers_draw_and_loop_by_functions_that_can_be_replaced():
+    import tensorflow as tf
+
     calls = []
 
-    def counted(original, *args, **kwargs):
-        calls.append(args)
-        return original(*args, **kwargs)
+    def counted(what):
+        def call(original, *args, **kwargs):
+            graph = tf.compat.v1.get_default_graph()
+            calls.append((what, len(_returnn.loops_around(graph))))
+            return original(*args, **kwargs)
+
+        return call
 
     def step(*, model, extern_data, **_):
+        def body(x, state):
+            state = nn.dropout(x + state, 0.5) + nn.random_normal(x.dims, dtype="float32")
+            return state, state
+
         x = nn.dropout(nn.dropout(model(extern_data["data"]), 0.5), 0.5, axis=feature_dim)
+        initial = nn.zeros([nn.batch_dim, feature_dim], dtype="float32")
+        x, _ = nn.scan(body, spatial_dim=time_dim, xs=x, initial=initial)
         nn.reduce_sum(x, axis=feature_dim).mark_as_loss("loss")
 
     lowered = nn.lower(linear(), step, extern_data)
-    with (
-        _returnn.replaced({_returnn.random_uniform_of_layers(): counted}),
-        testing.layers_session(lowered, train=True) as (_, session),
-    ):
-        context = _returnn.control_flow_context(session.graph)
-    message = changed("draws otherwise", "random_uniform_of_layers", "dropout that can be resumed")
-    assert len(calls) == 2, message
-    message = changed("has another current context", "control_flow_context", "dropout in loops")
-    assert context is None, message
+    functions = {
+        _returnn.random_uniform_of_layers(): counted("dropout"),
+        (_returnn.generator_of_layers(), "normal"): counted("random"),
+        _returnn.while_loop_of_layers(): counted("loop"),
+    }
+    with _returnn.replaced(functions), testing.layers_session(lowered, train=True):
+        pass
+    for name, what, number in [
+        ("random_uniform_of_layers", "dropout", 3),
+        ("generator_of_layers", "random", 1),
+        ("while_loop_of_layers", "loop", 1),
+    ]:
+        message = changed("draws or loops otherwise", name, "random numbers that can be resumed")
+        assert [w for w, _ in calls].count(what) == number, message
+    message = changed("keeps contexts of loops otherwise", "loops_around", "dropout in loops")
+    assert ("dropout", 1) in calls and calls.count(("dropout", 0)) == 2, message
 
 
 def test_on_mark_as_loss():

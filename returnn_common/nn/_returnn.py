@@ -291,9 +291,31 @@ def random_uniform_of_layers() -> tuple[Any, str]:
     return tf_compat.v1, "random_uniform"
 
 
-def control_flow_context(graph: Any) -> Any:
-    """the innermost cond or while loop of TensorFlow's, of which RETURNN uses the first version"""
-    return graph._get_control_flow_context()
+def generator_of_layers() -> type:
+    """the class whose methods RETURNN's random layer calls"""
+    import tensorflow as tf
+
+    return tf.random.Generator
+
+
+def while_loop_of_layers() -> tuple[Any, str]:
+    """(module, name) of the function with which RETURNN's rec layer makes its loop"""
+    import tensorflow as tf
+
+    return tf, "while_loop"
+
+
+def loops_around(graph: Any) -> list[Any]:
+    """
+    TensorFlow's contexts of the while loops, from the outermost on, in which operations are made now.
+
+    RETURNN uses the first version of its control flow, in which they are contexts of the graph.
+    """
+    context, loops = graph._get_control_flow_context(), []
+    while context is not None:
+        loops += [context] if context.IsWhileContext() else []
+        context = context.outer_context
+    return loops[::-1]
 
 
 def on_mark_as_loss(ctx: rf.RunCtx, check: Callable[[Tensor], None]) -> None:
@@ -326,12 +348,13 @@ __all__ = [
     "batch_dim",
     "batch_size_of_net",
     "behavior_version",
-    "control_flow_context",
     "current_extern_data",
     "effects_of_nets",
     "extern_data_of_step",
+    "generator_of_layers",
     "global_backend",
     "is_special",
+    "loops_around",
     "loss_details_of_net",
     "losses_of_net",
     "masked_select_with_batch",
@@ -351,5 +374,6 @@ __all__ = [
     "set_size",
     "size_of",
     "special_dim",
+    "while_loop_of_layers",
     "wrap_once",
 ]
