@@ -69,8 +69,7 @@ def make_session(backend, model=None, **options):
 
 def run(backend, folder, pause=0.0):
     """two loops in each of three epochs, saved after every second update and at the end of an epoch"""
-    # on layers, SpecAugment's many operations take long to construct
-    session = make_session(backend, Model(augment=backend == "torch"), seed=3)
+    session = make_session(backend, Model(augment=True), seed=3)
     train = session.step(train_step)
     session.resume(folder)
     Path(folder, "started").touch()

@@ -1,5 +1,5 @@
 """
-Random numbers on the layers backend from (seed, number of the run, place, frame), so that a resumed run goes on exactly.
+Random numbers on layers from (seed, number of the run, place, frame), so that a resumed run goes on exactly.
 
 They come from TensorFlow's stateless operations, whose generator is Philox
 (https://www.thesalmons.org/john/random123/papers/random123sc11.pdf).
