@@ -8,7 +8,8 @@ A folder of checkpoints holds one folder for each save, named after the number o
                               state.safetensors        random generators, and the arrays in ``session.state``
                               session.json             numbers: epoch, step, place in the data, metrics
 
-Both backends write and read the same files. Reading runs no code from a file, whatever it holds.
+Both backends write and read the same files, and read parameters from the checkpoints of RETURNN's engines. Reading runs
+no code from a file, whatever it holds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ from typing import Any
 import numpy
 
 from ..hints import near_misses
+from ._returnn_checkpoints import (
+    TORCH_SUFFIXES,
+    read_tensorflow,
+    read_torch,
+    tensorflow_prefix,
+    write_tensorflow,
+    write_torch,
+)
 
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 _FORMAT = 1
@@ -109,10 +118,31 @@ def _mean(values: Sequence[numpy.ndarray]) -> numpy.ndarray:
 
 
 def read_parameters(path: str | os.PathLike) -> dict[str, numpy.ndarray]:
-    """the parameters by name, of a checkpoint or of a .safetensors file"""
+    """
+    The parameters by name, in the layout of the model.
+
+    :param path: a checkpoint of a session, a .safetensors file, or a checkpoint of RETURNN's engines: of TensorFlow,
+        ``models/net.010`` or one of its files, or of torch, ``models/net.010.pt``
+    :raises ValueError: there is none, or it is damaged, or holds anything but numbers
+    """
     path = Path(path)
-    file = path / "parameters.safetensors" if path.is_dir() else path
-    if path.is_dir() and not file.exists() and paths(path):
+    if path.is_dir():
+        return _read_folder(path)
+    prefix, torch_file = tensorflow_prefix(path), path.with_name(f"{path.name}.pt")
+    if prefix and torch_file.exists():
+        raise ValueError(
+            f"{os.fspath(path)!r} is two checkpoints, give the one with .index or the one with .pt"
+        )
+    if prefix:
+        return read_tensorflow(prefix)
+    if path.suffix in TORCH_SUFFIXES or torch_file.is_file():
+        return read_torch(path if path.suffix in TORCH_SUFFIXES else torch_file)
+    return read_arrays(path)
+
+
+def _read_folder(path: Path) -> dict[str, numpy.ndarray]:
+    file = path / "parameters.safetensors"
+    if not file.exists() and paths(path):
         raise ValueError(
             f"{os.fspath(path)!r} holds several checkpoints; give one, such as {os.fspath(last(path))!r}"
         )
@@ -120,11 +150,22 @@ def read_parameters(path: str | os.PathLike) -> dict[str, numpy.ndarray]:
 
 
 def write_parameters(path: str | os.PathLike, values: Mapping[str, Any]) -> None:
-    """write parameters by name into a .safetensors file, which appears whole or not at all"""
+    """
+    Write parameters by name into a file, which appears whole or not at all.
+
+    :param path: ``.safetensors``, or ``.pt`` for RETURNN's torch engine; for its TensorFlow engine, see
+        :func:`write_tensorflow`
+    """
     from ..files import whole_file
 
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: numpy.asarray(value) for name, value in values.items()}
+    if path.suffix in TORCH_SUFFIXES:
+        write_torch(path, arrays)
+        return
     with whole_file(path) as temporary:
-        _write_arrays(temporary, {name: numpy.asarray(value) for name, value in values.items()})
+        _write_arrays(temporary, arrays)
 
 
 def read_arrays(file: Path) -> dict[str, numpy.ndarray]:
@@ -132,13 +173,18 @@ def read_arrays(file: Path) -> dict[str, numpy.ndarray]:
     from safetensors.numpy import load_file
 
     if not file.is_file():
-        raise ValueError(f"there is no file {os.fspath(file)!r}")
+        raise ValueError(f"there is no file {os.fspath(file)!r}{_near_files(file)}")
     try:
         return load_file(file)
     except SafetensorError as error:
         raise ValueError(
             f"{os.fspath(file)!r} is damaged, or no safetensors file: {error}"
         ) from None
+
+
+def _near_files(file: Path) -> str:
+    beside = sorted(other.name for other in file.parent.iterdir()) if file.parent.is_dir() else []
+    return near_misses(file.name, beside)
 
 
 def _write_arrays(file: Path, arrays: Mapping[str, numpy.ndarray]) -> None:
@@ -302,4 +348,5 @@ __all__ = [
     "remove_others",
     "renamed",
     "write_parameters",
+    "write_tensorflow",
 ]

@@ -346,7 +346,8 @@ class Session:
         """
         Initial values of parameters for a new run; a continued run has its own, and there this does nothing.
 
-        :param path: a checkpoint, or a .safetensors file
+        :param path: a checkpoint, a .safetensors file, or a checkpoint of RETURNN's engines, as for
+            :func:`checkpoints.read_parameters`
         :param rename: ``{prefix there: prefix here}``, or a function that gives the name here, or None to leave it out
         :param only: patterns of names here
         :param strict: whether all parameters of the model that ``only`` matches must be there, and no others
