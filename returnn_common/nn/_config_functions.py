@@ -55,6 +55,17 @@ def rel_pos_scores(source, self, split=(), **_):
     position = tf.reshape(position, [*sizes, num_queries, num_distances])
     return content + tf.slice(position, [*none, 0, 0], [-1] * len(none) + [-1, num_keys])
 ''',
+    "current_epoch": '''
+def current_epoch(self, **_):
+    """the epoch, int32; RETURNN's loop tells it the network, not the graph, so it is asked for in every step"""
+    import numpy
+    import tensorflow as tf
+
+    network = self.network.get_root_network()
+    epoch = tf.numpy_function(lambda: numpy.int32(network.get_run_opts()["epoch"]), [], tf.int32)
+    epoch.set_shape([])
+    return epoch
+''',
     "einsum": '''
 def einsum(source, self, **_):
     """the product of two tensors, summed over all dims that the result lacks"""

@@ -22,6 +22,7 @@ from returnn.tensor import Dim, Tensor, TensorDict, batch_dim
 from ..hints import near_misses
 from . import _passes, _returnn
 from ._backend import LayersBackend
+from ._config_calls import ConfigFunction, out_type
 from ._emit import Emitter, Variable
 from ._graph import Graph, Node, add_node, layer
 from ._program import Program
@@ -262,7 +263,11 @@ def _run_options(task: str) -> dict[str, Any]:
     """the train flag, step and epoch as layers; those that nothing reads vanish"""
     train_flag = layer("train_flag", {}, dims=(), dtype="bool")
     step = layer("global_train_step", {}, dims=(), dtype="int64", hint="step")
-    return {"train_flag": train_flag, "step": step} if task == "train" else {"step": step}
+    kind = out_type([], dtype="int32")
+    options = {"from": [], "eval": ConfigFunction("current_epoch"), "out_type": kind}
+    epoch = layer("eval", options, dims=(), dtype="int32", hint="epoch")
+    counts = {"step": step, "epoch": epoch}
+    return {"train_flag": train_flag, **counts} if task == "train" else counts
 
 
 def _extern_tensors(extern_data: Any) -> TensorDict:

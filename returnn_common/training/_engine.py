@@ -43,13 +43,14 @@ class Values:
 @dataclass
 class Draw:
     """
-    Where the random numbers of one run come from: the same seed and number give the same ones; and the step that the
-    run context of the step function tells.
+    Where the random numbers of one run come from: the same seed and number give the same ones; and the step and epoch
+    that the run context of the step function tells.
     """
 
     seed: int
     number: int
     global_train_step: int
+    epoch: int
 
 
 class Engine(Protocol):

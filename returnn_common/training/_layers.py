@@ -250,6 +250,7 @@ class LayersEngine:
                     feed[_returnn.raw_size_of(dim)] = batch.lengths[given]
         feed[_returnn.batch_size_of_net(compiled.net)] = batch.num_seqs
         feed[compiled.net.global_train_step] = draw.global_train_step
+        compiled.net.set_run_opts(epoch=draw.epoch, dataset_name=None)
         return feed
 
     @contextlib.contextmanager

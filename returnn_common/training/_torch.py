@@ -185,7 +185,9 @@ class TorchEngine:
             try:
                 with (
                     _returnn.extern_data_of_step(data),
-                    _returnn.run_ctx(task, train_flag=train, step=draw.global_train_step) as ctx,
+                    _returnn.run_ctx(
+                        task, train_flag=train, step=draw.global_train_step, epoch=draw.epoch
+                    ) as ctx,
                 ):
                     with telling_line():
                         with_checks(compiled.step, task=task)(model=self.model, extern_data=data)

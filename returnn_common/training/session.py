@@ -191,7 +191,7 @@ class Session:
             raise TypeError(f"{compiled.name} is called without a batch")
         read = [read_batch(b, self._templates, compiled.needed, compiled.name) for b in batches]
         step = self.global_train_step
-        draws = [Draw(self.seed, self._runs + i, step) for i in range(len(batches))]
+        draws = [Draw(self.seed, self._runs + i, step, self.epoch) for i in range(len(batches))]
         self._runs += len(batches)
         return read, draws
 
