@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import checkpoints
 from ._engine import Average
+from .controls import EarlyStopping, Newbob, every_seconds, every_steps
 from .feeding import batches_from, prefetch
 from .fitting import fit, step_of
 from .logs import Log, averages
@@ -17,13 +18,17 @@ from .session import BACKENDS, Session, Step
 __all__ = [
     "BACKENDS",
     "Average",
+    "EarlyStopping",
     "Log",
+    "Newbob",
     "Session",
     "Step",
     "UpdateRule",
     "averages",
     "batches_from",
     "checkpoints",
+    "every_seconds",
+    "every_steps",
     "fit",
     "prefetch",
     "step_of",

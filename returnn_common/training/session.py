@@ -101,6 +101,8 @@ class Session:
         self.epoch = 0
         #: Updates so far, those of all optimizers.
         self.global_train_step = 0
+        #: The step from which this process goes on: 0, or that of the checkpoint.
+        self.first_train_step = 0
         self._templates = _templates(extern_data)
         self._groups = make_groups(optimizer, model)
         self._runs = 0  # of all steps, for their random numbers
@@ -329,6 +331,7 @@ class Session:
         self._engine.set_optimizer_state(optimizer)
         self._engine.set_other_state(state.get(self.backend, {}))
         self.epoch, self.global_train_step = info["epoch"], info["global_train_step"]
+        self.first_train_step = self.global_train_step
         self._runs, self.seed, self.state = info["runs"], info["seed"], state["user"]
         if info["learning_rate"] is not None and not callable(self.learning_rate):
             self.learning_rate = info["learning_rate"]
