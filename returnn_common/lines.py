@@ -19,7 +19,7 @@ _RAISED_AGAIN = (AssertionError, KeyError, NotImplementedError, RuntimeError, Ty
 def _folders() -> tuple[str, ...]:
     """what is not the user's: this package, RETURNN and all that is installed beside it, the standard library"""
     installed = Path(inspect.getfile(rf)).parent.parent.parent
-    folders = (Path(__file__).parent.parent, installed, Path(inspect.getfile(contextlib)).parent)
+    folders = (Path(__file__).parent, installed, Path(inspect.getfile(contextlib)).parent)
     return tuple(f"{path}/" for folder in folders for path in (folder, folder.resolve()))
 
 
