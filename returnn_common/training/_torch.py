@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from ..hints import valid_names
 from ..lines import line_of, telling_line
 from ..nn import _returnn
 from ._batches import Batch, lacks
+from ._distributed import Alone
 from ._engine import Draw, MarksLosses, Values, check_finite, with_checks
 from ._groups import Group
 from ._torch_updates import Updates
@@ -30,6 +32,11 @@ class Compiled:
     task: str | None
     needed: tuple[str, ...] = ()  # whatever the step reads
 
+    @property
+    def short_name(self) -> str:
+        """without its file, whose folder may be another one on each machine"""
+        return self.name.partition(" (")[0]
+
 
 class TorchEngine:
     """The engine of the torch backend."""
@@ -40,10 +47,11 @@ class TorchEngine:
         extern_data: Mapping[str, Tensor],
         groups: Sequence[Group],
         values: Mapping[str, numpy.ndarray],
+        ranks: Alone,
     ):
         import torch
 
-        self.extern_data = extern_data
+        self.extern_data, self.ranks = extern_data, ranks
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.parameters = dict(model.named_parameters())
         trained = {path for group in groups for path in group.paths}
@@ -54,9 +62,10 @@ class TorchEngine:
         self.raw = {path: param.raw_tensor for path, param in self.parameters.items()}
         self.updates = Updates(self.parameters, groups)
         self.model = model
+        ranks.broadcast(self.raw.values(), "the initial values of a session")
 
     def close(self) -> None:
-        """nothing is held"""
+        """nothing is held; the session made the process group"""
 
     @contextlib.contextmanager
     def _backend(self) -> Iterator[None]:
@@ -92,39 +101,58 @@ class TorchEngine:
         draws: Sequence[Draw],
         learning_rate: float,
     ) -> list[Values]:
-        values = self._backward(compiled, batches, draws)
+        place = f"an update by {compiled.short_name} with the learning rate {learning_rate}"
+        values = self._backward(compiled, batches, draws, place)
         self.updates.apply(self._gradients(compiled), learning_rate, compiled.name)
         return values
 
     def gradients(
         self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw]
     ) -> tuple[list[Values], dict[str, numpy.ndarray]]:
-        values = self._backward(compiled, batches, draws)
+        place = f"the gradients of {compiled.short_name}"
+        values = self._backward(compiled, batches, draws, place)
         return values, {path: _numpy(grad) for path, grad in self._gradients(compiled).items()}
 
     def apply(self, gradients: Mapping[str, numpy.ndarray], learning_rate: float) -> None:
         import torch
 
+        self.ranks.gather(None, f"an update by gradients with the checksum {_checksum(gradients)}")
         tensors = {path: torch.tensor(grad, device=self.device) for path, grad in gradients.items()}
         self.updates.apply(tensors, learning_rate, "the gradients")
 
     def _backward(
-        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw]
+        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw], place: str
     ) -> list[Values]:
-        """the gradients of all batches into ``.grad``"""
+        """the gradients of all batches of all ranks into ``.grad``"""
         for raw in self.raw.values():
             raw.grad = None
-        if len(batches) == 1:
+        if len(batches) > 1:
+            values = self._accumulate(compiled, batches, draws, place)
+        elif self.ranks.size > 1:
+            values = self._backward_of_rank(compiled, batches[0], draws[0], place)
+        else:
             with self._run(compiled, batches[0], draws[0]) as ctx:
                 self._differentiate(compiled, ctx.total_loss())
                 values = [_losses(ctx)]
-        else:
-            values = self._accumulate(compiled, batches, draws)
         check_finite(values, compiled.name)
+        if self.ranks.size > 1:
+            self._add_up(compiled)
+        return values
+
+    def _backward_of_rank(
+        self, compiled: Compiled, batch: Batch, draw: Draw, place: str
+    ) -> list[Values]:
+        """the share of this rank in the gradients; a loss that is to be a mean is one over the frames of all ranks"""
+        with self._run(compiled, batch, draw) as ctx:
+            values = self._of_all_ranks([_losses(ctx)], compiled, place)
+            parts = [
+                part / _frames(values, name) if name else part for name, part in _parts(ctx).items()
+            ]
+            self._differentiate(compiled, sum(parts))
         return values
 
     def _accumulate(
-        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw]
+        self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw], place: str
     ) -> list[Values]:
         """the mean of a loss over all batches is not the mean of their means: sums first, then all by all frames"""
         values: list[Values] = []
@@ -136,13 +164,42 @@ class TorchEngine:
                     self._differentiate(compiled, part, again=len(parts) > 1)
                     _add(sums.setdefault(name, {}), self._take_gradients(compiled))
                 values.append(_losses(ctx))
+        values = self._of_all_ranks(values, compiled, place)
         for name, gradients in sums.items():
-            frames = sum(one.losses[name][1] for one in values) if name else 1.0
+            frames = _frames(values, name) if name else 1.0
             for path, gradient in gradients.items():
                 before = self.raw[path].grad
                 gradient = gradient / frames if name else gradient
                 self.raw[path].grad = gradient if before is None else before + gradient
         return values
+
+    def _of_all_ranks(
+        self, values: Sequence[Values], compiled: Compiled, place: str
+    ) -> list[Values]:
+        """of all batches; the ranks agree here that they are at the same place, and on what is not finite"""
+        gathered = self.ranks.gather(list(values), place)
+        if len(gathered) > 1:
+            for rank, theirs in enumerate(gathered):
+                check_finite(theirs, f"{compiled.name} on rank {rank}")
+        return [one for theirs in gathered for one in theirs]
+
+    def _add_up(self, compiled: Compiled) -> None:
+        """the gradients of all ranks into ``.grad``, and what is not trained, as running statistics, from rank 0"""
+        import torch
+
+        trained = [self.raw[path] for path in compiled.paths or ()]
+        auxiliary = [self.raw[path] for path, p in self.parameters.items() if p.auxiliary]
+        has = torch.tensor([float(raw.grad is not None) for raw in trained], device=self.device)
+        gradients = [torch.zeros_like(r) if r.grad is None else r.grad for r in trained]
+        of_first = [r if self.ranks.rank == 0 else torch.zeros_like(r) for r in auxiliary]
+        has, *sums = self.ranks.add_up([has, *gradients, *of_first])
+        for raw, number, gradient in zip(trained, has.tolist(), sums):
+            raw.grad = gradient if number else None
+        with torch.no_grad():
+            for raw, value in zip(auxiliary, sums[len(trained) :]):
+                raw.copy_(value)
+        if not any(raw.grad is not None for raw in trained):
+            raise _depends_on_nothing(compiled)
 
     def _take_gradients(self, compiled: Compiled) -> dict[str, Any]:
         taken = self._gradients(compiled)
@@ -153,9 +210,9 @@ class TorchEngine:
     def _differentiate(self, compiled: Compiled, loss: Any, *, again: bool = False) -> None:
         raw = loss.raw_tensor if isinstance(loss, Tensor) else None
         if raw is None or not raw.requires_grad:
-            raise ValueError(
-                f"no loss of {compiled.name} depends on a parameter that it is to update"
-            )
+            if self.ranks.size > 1:  # a loss of another rank may
+                return
+            raise _depends_on_nothing(compiled)
         raw.backward(inputs=[self.raw[path] for path in compiled.paths or ()], retain_graph=again)
 
     def _gradients(self, compiled: Compiled) -> dict[str, Any]:
@@ -181,7 +238,7 @@ class TorchEngine:
         self, task: str, compiled: Compiled, batch: Batch, draw: Draw
     ) -> Iterator[rf.RunCtx]:
         data, train = self._tensors(batch), compiled.paths is not None
-        with self._backend(), _random_numbers(draw, self.device):
+        with self._backend(), _random_numbers(draw, self.ranks.rank, self.device):
             try:
                 with (
                     _returnn.extern_data_of_step(data),
@@ -227,6 +284,7 @@ class TorchEngine:
         with torch.no_grad():
             for path, value in values.items():
                 self.raw[path].copy_(torch.tensor(value))
+        self.ranks.broadcast((self.raw[path] for path in values), "setting parameters")
 
     def get_optimizer_state(self) -> dict[str, numpy.ndarray]:
         return self.updates.get_state()
@@ -262,13 +320,13 @@ class _Given(dict):
 
 
 @contextlib.contextmanager
-def _random_numbers(draw: Draw, device: str) -> Iterator[None]:
-    """torch's generators seeded for this run, and afterwards as before"""
+def _random_numbers(draw: Draw, rank: int, device: str) -> Iterator[None]:
+    """torch's generators seeded for this run of this rank, and afterwards as before"""
     import torch
 
     cuda = device == "cuda"
     before = torch.get_rng_state(), torch.cuda.get_rng_state() if cuda else None
-    seed = int(numpy.random.SeedSequence([draw.seed, draw.number]).generate_state(1)[0])
+    seed = int(numpy.random.SeedSequence([draw.seed, draw.number, rank]).generate_state(1)[0])
     torch.default_generator.manual_seed(seed)
     if cuda:
         torch.cuda.manual_seed(seed)
@@ -315,6 +373,21 @@ def _outputs(ctx: rf.RunCtx) -> Values:
             if dim.is_dynamic() and not dim.is_batch_dim():
                 outputs[f"{name}:size{axis}"] = _numpy(_returnn.raw_size_of(dim))
     return Values(outputs=outputs)
+
+
+def _frames(values: Sequence[Values], name: str) -> float:
+    return sum(one.losses[name][1] for one in values if name in one.losses)
+
+
+def _depends_on_nothing(compiled: Compiled) -> ValueError:
+    return ValueError(f"no loss of {compiled.name} depends on a parameter that it is to update")
+
+
+def _checksum(arrays: Mapping[str, numpy.ndarray]) -> int:
+    checksum = 0
+    for path in sorted(arrays):
+        checksum = zlib.crc32(arrays[path].tobytes(), zlib.crc32(path.encode(), checksum))
+    return checksum
 
 
 def _add(total: dict[str, Any], gradients: Mapping[str, Any]) -> None:

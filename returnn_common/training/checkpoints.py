@@ -25,6 +25,7 @@ from typing import Any
 import numpy
 
 from ..hints import near_misses
+from ._distributed import on_first
 from ._returnn_checkpoints import (
     TORCH_SUFFIXES,
     read_tensorflow,
@@ -79,12 +80,22 @@ def remove_others(
     """
     Remove all checkpoints in a folder but the newest ``keep_last`` and those with the lowest ``metric``.
 
+    Of several processes, the first one removes them, and the others wait: all must call it.
+
     :return: what was removed
     """
     if keep_last < 1:
         raise ValueError(
             f"keep_last is {keep_last}, expected at least 1: the newest is needed to go on"
         )
+    return on_first(
+        lambda: _remove_others(folder, keep_last, keep_best, metric), "checkpoints.remove_others"
+    )
+
+
+def _remove_others(
+    folder: str | os.PathLike, keep_last: int, keep_best: int, metric: str
+) -> list[Path]:
     found = paths(folder)
     kept = {*found[-keep_last:], *(_by_metric(folder, metric)[:keep_best] if keep_best else ())}
     removed = [path for path in found if path not in kept]

@@ -40,7 +40,7 @@ class Log:
     The log of a session, in a folder: ``log.jsonl`` has one line an epoch.
 
     The averages so far are in ``session.state["log"]``, so that a run that is continued inside of an epoch has those of
-    the whole epoch.
+    the whole epoch. Of several processes, the first one prints and writes.
     """
 
     def __init__(self, session: Session, folder: str | os.PathLike = "log"):
@@ -53,7 +53,7 @@ class Log:
         """count what a training step gave; on a terminal, show the averages of the epoch so far"""
         sums = self.session.state.setdefault("log", {})
         _add(sums, result)
-        if sys.stderr.isatty() and time.monotonic() > self._shown + 0.5:
+        if self.session.rank == 0 and sys.stderr.isatty() and time.monotonic() > self._shown + 0.5:
             self._shown = time.monotonic()
             text = f"epoch {self.session.epoch}, step {self.session.global_train_step}: "
             print(f"\r{text}{_text(_averages(sums))}\033[K", end="", file=sys.stderr, flush=True)
@@ -63,7 +63,7 @@ class Log:
         Print and write the line of the epoch: the averages of its training steps as ``train``, and ``others``, such as
         ``dev=averages(...)``. A line of the same epoch, by a run that was killed, is replaced.
 
-        :return: what was written
+        :return: what was written; the same in all processes, as all must call it
         """
         session = self.session
         parts = {"train": _averages(session.state.pop("log", {})), **others}
@@ -77,15 +77,21 @@ class Log:
                 for part, values in parts.items()
             },
         }
-        lines = [other for other in self.lines() if other["epoch"] < session.epoch] + [line]
+        line = session._ranks.on_first(lambda: self._write(line, parts), "Log.epoch")
+        self._started = time.monotonic()
+        return line
+
+    def _write(
+        self, line: dict[str, Any], parts: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, Any]:
+        lines = [other for other in self.lines() if other["epoch"] < line["epoch"]] + [line]
         write_text(self.file, "".join(json.dumps(one) + "\n" for one in lines))
         shown = "; ".join(f"{part}: {_text(values)}" for part, values in parts.items() if values)
         end = "\r" if sys.stderr.isatty() else ""
         print(
-            f"{end}epoch {session.epoch}, step {session.global_train_step}: {shown}",
+            f"{end}epoch {line['epoch']}, step {line['global_train_step']}: {shown}",
             file=sys.stderr,
         )
-        self._started = time.monotonic()
         return line
 
     def lines(self) -> list[dict[str, Any]]:
@@ -95,6 +101,11 @@ class Log:
 
     def plot(self, name: str = "learning_curve.png") -> Path:
         """draw all losses over the epochs into a PNG file beside the log; needs matplotlib"""
+        path = self.file.with_name(name)
+        self.session._ranks.on_first(lambda: self._draw(path), "Log.plot")
+        return path
+
+    def _draw(self, path: Path) -> None:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6, 4), layout="constrained")
@@ -110,10 +121,8 @@ class Log:
         axes.set_xlabel("epoch")
         axes.set_ylabel("loss")
         axes.legend()
-        path = self.file.with_name(name)
         with whole_file(path) as temporary:
             figure.savefig(temporary, format="png", dpi=100, metadata={"Software": None})
-        return path
 
 
 def _text(values: Mapping[str, float]) -> str:

@@ -17,6 +17,7 @@ from returnn.tensor import Tensor, TensorDict
 from ..hints import near_misses, valid_names
 from . import checkpoints
 from ._batches import read_batch
+from ._distributed import Alone, connect
 from ._engine import Average, Draw, Engine, Values
 from ._groups import Group, make_groups, match
 from ._initial import initial_values
@@ -67,6 +68,9 @@ class Session:
     """
     The parameters of ``model`` and the state of its training on one backend; the loop stays yours.
 
+    In several processes that ``torchrun`` has started, on the torch backend, all train one model: each runs the same
+    program, and updates are those by the batches of all processes together.
+
     :param model: its parameters start from their ``initial``, drawn from ``seed``: the same values on both backends
     :param extern_data: templates of the data by name, as for :func:`nn.lower`
     :param optimizer: options such as ``{"class": "adam", "weight_decay": 0.01}``, an :class:`UpdateRule`, or a list
@@ -74,7 +78,8 @@ class Session:
     :param learning_rate: a number, or a function ``(epoch, step) -> float`` that is asked before each update
     :param backend: ``"tensorflow-net-dict"`` (RETURNN layers) or ``"torch"``
     :param seed: of initial values and of all random numbers in steps
-    :raises ValueError: a name of a backend, optimizer, option or parameter is wrong
+    :raises ValueError: a name of a backend, optimizer, option or parameter is wrong; or there are several processes,
+        and the backend is not torch
     """
 
     def __init__(
@@ -96,6 +101,9 @@ class Session:
                 f"Session: there is no backend {backend!r}{valid_names(backend, BACKENDS)}"
             )
         self.model, self.backend, self.seed = model, backend, seed
+        self._ranks = connect(backend)
+        #: The number of this process, 0 for the first, and of how many.
+        self.rank, self.world_size = self._ranks.rank, self._ranks.size
         self.learning_rate = learning_rate
         #: The running epoch, 1 for the first; 0 before it. See :meth:`epochs`.
         self.epoch = 0
@@ -113,17 +121,23 @@ class Session:
         self._place = Place()
         self._folder: Path | None = None  # whose checkpoints are of this run
         values = initial_values(model, seed=seed)
-        self._engine = _make_engine(backend, model, self._templates, self._groups, values)
+        self._engine = _make_engine(
+            backend, model, self._templates, self._groups, values, self._ranks
+        )
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, error: Any, *_: Any) -> None:
+        if error is None:
+            self.close()
+        else:  # the process group could wait for the other processes, which torchrun ends
+            self._engine.close()
 
     def close(self) -> None:
-        """free what TensorFlow holds"""
+        """free what TensorFlow holds, and the process group, if it is of this session"""
         self._engine.close()
+        self._ranks.close()
 
     # --- steps
 
@@ -152,7 +166,8 @@ class Session:
         """
         The gradients of the step's losses on these batches together, by parameter, without an update.
 
-        Parameters on which the losses do not depend are left out.
+        Parameters on which the losses do not depend are left out. In several processes, these are the batches of all,
+        and all get the same gradients.
         """
         if not step.update:
             raise ValueError(f"Session.gradients: {step} was made with update=False")
@@ -161,11 +176,30 @@ class Session:
         return gradients
 
     def apply(self, gradients: Mapping[str, Any]) -> None:
-        """one update from these gradients, by parameter, as the optimizers say"""
+        """
+        One update from these gradients, by parameter, as the optimizers say.
+
+        In several processes, all must give the same ones, else RuntimeError.
+        """
         trained = {path for group in self._groups for path in group.paths}
         arrays = self._checked(gradients, trained, "trained parameter")
         self._engine.apply(arrays, self.current_learning_rate())
         self._count_update(arrays)
+
+    def averages(self, step: Step, batches: Iterable[Mapping[str, Any]]) -> dict[str, Average]:
+        """
+        The average of each loss of a step without update over all batches.
+
+        Several processes share the batches out, and all get the averages over all of them.
+        """
+        if step.update:
+            raise ValueError(f"Session.averages: {step} updates; make it with update=False")
+        values = []
+        for batch in itertools.islice(batches, self.rank, None, self.world_size):
+            read, draws = self._prepared(step._compiled, [batch])
+            values.append(self._engine.evaluate(step._compiled, read[0], draws[0]))
+        gathered = self._ranks.gather(values, "session.averages")
+        return _averages([one for theirs in gathered for one in theirs])
 
     def current_learning_rate(self) -> float:
         """the learning rate of the next update, before the multipliers of parameters"""
@@ -228,6 +262,9 @@ class Session:
         There may be several such loops in an epoch, one after the other. A continued run draws again
         what it had, and leaves it out; where that takes too long, give a function ``source(number)`` that
         begins behind the first ``number`` batches. Save behind the step that used the batch.
+
+        In several processes, each must draw the same batches, and gets its share: of each round of as many batches as
+        there are processes, one. An incomplete last round is left out, so that all make the same number of steps.
         """
         place = self._place
         loop, place.started = place.started, place.started + 1
@@ -237,8 +274,8 @@ class Session:
         place.loop, place.number, place.is_inside = loop, done, True
         rest = source(done) if callable(source) else itertools.islice(source, done, None)
         try:
-            for item in rest:
-                place.number += 1
+            for item in self._ranks.share(rest):
+                place.number += self.world_size
                 yield item
         finally:  # also when the loop is left early
             place.loop, place.number, place.is_inside = loop + 1, 0, False
@@ -255,28 +292,42 @@ class Session:
         """
         Save all that is needed to go on exactly, as a new folder in ``folder``, whole or not at all.
 
+        In several processes, all must call it; the first one writes, what of ``state`` and ``metrics`` it has, and the
+        others wait. Where it fails, all raise its error.
+
         :param metrics: numbers such as ``{"dev_loss": 0.3}``, by which :func:`checkpoints.best` finds it again
         :param epoch_is_done: whether a continued run begins with the next epoch; by default so outside of the loops
             over :meth:`batches`. Say False between two of these loops
         :raises ValueError: the folder has checkpoints of another run
         """
-        if self._folder != Path(folder).resolve() and checkpoints.paths(folder):
-            raise ValueError(
-                f"{os.fspath(folder)!r} has checkpoints of another run; continue it with "
-                f"session.resume({os.fspath(folder)!r}), or give another folder"
-            )
-        arrays, info = self._saved(metrics, epoch_is_done)
-        path = checkpoints.write(folder, self.global_train_step, arrays, info)
+        own = self._ranks.gather(
+            {"random": get_random_states(), "runs": self._runs}, "session.save"
+        )
+
+        def write() -> Path:
+            if self._folder != Path(folder).resolve() and checkpoints.paths(folder):
+                raise ValueError(
+                    f"{os.fspath(folder)!r} has checkpoints of another run; continue it with "
+                    f"session.resume({os.fspath(folder)!r}), or give another folder"
+                )
+            arrays, info = self._saved(metrics, epoch_is_done, own[1:])
+            return checkpoints.write(folder, self.global_train_step, arrays, info)
+
+        path = self._ranks.on_first(write, "session.save")
         self._folder = Path(folder).resolve()
         return path
 
     def _saved(
-        self, metrics: Mapping[str, float] | None, epoch_is_done: bool | None
+        self,
+        metrics: Mapping[str, float] | None,
+        epoch_is_done: bool | None,
+        other_ranks: Sequence[dict[str, Any]],
     ) -> tuple[dict[str, dict[str, numpy.ndarray]], dict[str, Any]]:
         others: dict[str, numpy.ndarray] = {}
         state = {
             "user": self.state,
             "random": get_random_states(),
+            "other_ranks": list(other_ranks),
             self.backend: self._engine.get_other_state(),
         }
         info = {
@@ -302,15 +353,15 @@ class Session:
         """
         Continue from the newest checkpoint in ``folder``, on whichever backend it was saved; False where there is none.
 
-        On the backend on which it was saved, the run goes on exactly as it would have, if steps and
-        data are the same.
+        On the backend on which it was saved, the run goes on exactly as it would have, if steps, data, and the number
+        of processes are the same.
 
         :raises ValueError: the model or the optimizers are others
         """
-        found = checkpoints.paths(folder)
+        found = self._ranks.on_first(lambda: checkpoints.paths(folder)[-1:], "session.resume")
         if not found:
             return False
-        self._restore(found[-1])
+        self._restore(found[0])
         self._folder = Path(folder).resolve()
         self.is_new_run = False
         return True
@@ -336,6 +387,10 @@ class Session:
         if info["learning_rate"] is not None and not callable(self.learning_rate):
             self.learning_rate = info["learning_rate"]
         self._place = Place(**info["place"])
+        other_ranks = state.get("other_ranks", [])
+        if self.rank and len(other_ranks) == self.world_size - 1:
+            state["random"] = other_ranks[self.rank - 1]["random"]
+            self._runs = other_ranks[self.rank - 1]["runs"]
         set_random_states(state["random"])
 
     def load(
@@ -432,26 +487,26 @@ def _make_engine(
     templates: Mapping[str, Tensor],
     groups: Sequence[Group],
     values: Mapping[str, numpy.ndarray],
+    ranks: Alone,
 ) -> Engine:
     if backend == "torch":
         from ._torch import TorchEngine
 
-        return TorchEngine(model, templates, groups, values)
+        return TorchEngine(model, templates, groups, values, ranks)
     from ._layers import LayersEngine
 
     return LayersEngine(model, templates, groups, values)
 
 
 def _result(values: Sequence[Values]) -> dict[str, Any]:
-    """averages over all batches, weighted by their frames; or outputs"""
-    if values[0].outputs:
-        return dict(values[0].outputs)
-    return {
-        name: Average(
-            sum(one.losses[name][0] for one in values), sum(one.losses[name][1] for one in values)
-        )
-        for name in values[0].losses
-    }
+    """averages over all batches, weighted by their frames; and outputs, of the first one"""
+    return {**_averages(values), **values[0].outputs}
+
+
+def _averages(values: Sequence[Values]) -> dict[str, Average]:
+    names = dict.fromkeys(name for one in values for name in one.losses)
+    parts = {name: [one.losses[name] for one in values if name in one.losses] for name in names}
+    return {name: Average(*map(sum, zip(*losses))) for name, losses in parts.items()}
 
 
 __all__ = ["BACKENDS", "Session", "Step"]
