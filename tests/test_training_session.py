@@ -325,7 +325,7 @@ def constant(*, model, extern_data, **_):
 STEP_ERRORS = {
     no_loss: r"^no_loss \(.*test_training_session.py:\d+\) marks no loss; call loss.mark_as_loss",
     twice: r"test_training_session.py:\d+: the loss 'cross_entropy' is marked twice",
-    unknown_data: r"test_training_session.py:\d+: extern data has no 'dat', it has classes, data",
+    unknown_data: r"test_training_session.py:\d+: extern data has no 'dat'; did you mean 'data'",
     constant: r"no loss of constant \(.*test_training_session.py:\d+\) depends on a parameter",
 }
 

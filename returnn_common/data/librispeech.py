@@ -128,6 +128,7 @@ class LibrispeechFolder(Librispeech):
                 **opts,
             },
             keys=self.keys,
+            dataset=self,
         )
 
 

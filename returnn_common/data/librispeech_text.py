@@ -99,4 +99,4 @@ class LibrispeechText(Dataset):
         post_process = self.vocab.post_process
         post = {"orth_post_process": post_process} if post_process else {}
         texts = {"class": "LmDataset", "corpus_file": files, "orth_vocab": labels, "dtype": "int32"}
-        return Part({**texts, **post, **opts}, keys=self.keys)
+        return Part({**texts, **post, **opts}, keys=self.keys, dataset=self)

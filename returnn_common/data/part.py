@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from .hashing import stable_hash
 from .reading import read_batches
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
 
 
 class Part:
@@ -19,18 +22,27 @@ class Part:
     :ivar keys: its data keys
     """
 
-    def __init__(self, opts: Mapping[str, Any], *, keys: Sequence[str]):
+    def __init__(
+        self, opts: Mapping[str, Any], *, keys: Sequence[str], dataset: Dataset | None = None
+    ):
         """
         :param opts: of a RETURNN dataset
         :param keys: its data keys that a model takes
+        :param dataset: whose part it is
         """
         self._opts = copy.deepcopy(dict(opts))
         self.keys = tuple(keys)
+        self._dataset = dataset
 
     @property
     def opts(self) -> dict[str, Any]:
         """options of a RETURNN dataset, for ``train=``, ``dev=`` ... of a config; a new dict every time"""
         return copy.deepcopy(self._opts)
+
+    @property
+    def extern_data(self) -> dict[str, Any]:
+        """templates of the data by key, those of the dataset; none for what :meth:`with_hdf` adds"""
+        return self._dataset.extern_data if self._dataset else {}
 
     def batches(
         self, epoch: int = 1, *, batch_size: int, keys: Sequence[str] | None = None
@@ -56,7 +68,9 @@ class Part:
         """
         opts = {"class": "MultiProcDataset", "dataset": self.opts}
         return Part(
-            {**opts, "num_workers": num_workers, "buffer_size": buffer_size}, keys=self.keys
+            {**opts, "num_workers": num_workers, "buffer_size": buffer_size},
+            keys=self.keys,
+            dataset=self._dataset,
         )
 
     def with_hdf(self, **files: str) -> Part:
@@ -73,7 +87,7 @@ class Part:
             "data_map": data_map,
             "seq_order_control_dataset": "main",
         }
-        return Part(opts, keys=[*self.keys, *files])
+        return Part(opts, keys=[*self.keys, *files], dataset=self._dataset)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Part) and (self._opts, self.keys) == (other._opts, other.keys)

@@ -147,6 +147,7 @@ class SpeechDataset(Dataset):
                 **opts,
             },
             keys=self.keys,
+            dataset=self,
         )
 
 

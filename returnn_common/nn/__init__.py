@@ -17,13 +17,13 @@ from . import _returnn, functions
 from ._backend import LayersBackend
 from ._graph import Node
 from ._names import FeatureDim, SpatialDim, any_feature_dim, any_spatial_dim
+from ._stage import Stage
 from .functions import (
     check_length,
     cross_entropy,
     ctc_greedy_decode,
     ctc_loss,
     dropout,
-    extern_data,
     mark_as_loss,
     masked_computation,
     scan,
@@ -32,6 +32,16 @@ from .functions import (
 )
 from .lowering import Lowered, growing_config_text, lower
 from .root_module import RootModule
+from .stages import (
+    Stages,
+    declared,
+    epoch_loop,
+    extern_data,
+    init_ctx,
+    load,
+    step_loop,
+    store,
+)
 from .torch_config import torch_config
 
 if TYPE_CHECKING:

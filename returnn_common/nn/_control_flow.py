@@ -50,33 +50,64 @@ def _output(parent: Tensor, i: int, inner: Tensor, dims: Sequence[Dim]) -> Tenso
 
 def cond(pred: Tensor, true_fn: Callable, false_fn: Callable) -> Any:
     """``true_fn()`` if ``pred`` else ``false_fn()``, of which only one runs; both give the same nested structure"""
-    true_value, true_region = _branch(true_fn)
-    false_value, false_region = _branch(false_fn)
+    true, false = _Branch(true_fn), _Branch(false_fn)
+    true_value, false_value = true.value, false.value
     try:
         tree.assert_same_structure(true_value, false_value)
     except (TypeError, ValueError) as exc:
         raise ValueError(
             f"nn.cond: the two branches give different structures: {true_value} and {false_value}"
         ) from exc
+    assigned = {**true.assigned, **false.assigned}
+    for branch in (true, false):
+        branch.close([param for param, _ in assigned.values()])
     outputs = [value for value in tree.flatten(true_value) if isinstance(value, Tensor)]
-    branches = {"true_layer": _subnet(true_region), "false_layer": _subnet(false_region)}
+    outputs += [value for _, value in assigned.values()]
+    branches = {"true_layer": _subnet(true.region), "false_layer": _subnet(false.region)}
     first = outputs[0] if outputs else Tensor("nothing", dims=(), dtype="int32")
     node = _like_node("cond", first, **{"from": [], "condition": pred, **branches})
     results = [add_node(node, sparse_dim=first.sparse_dim, feature_dim=first.feature_dim)]
     results += [_output(results[0], i, t, t.dims) for i, t in enumerate(outputs[1:], start=1)]
     rest = iter(results)
-    return tree.map_structure(
+    value = tree.map_structure(
         lambda value: next(rest) if isinstance(value, Tensor) else value, true_value
     )
+    for (param, _), new in zip(assigned.values(), rest):
+        assign(param, new, op="assign")
+    return value
 
 
-def _branch(fn: Callable) -> tuple[Any, Region]:
-    graph = Graph.current
-    with graph.inside(Region(graph.region, kind="cond")) as region:
-        value = fn()
-        tensors = [v for v in tree.flatten(value) if isinstance(v, Tensor)]
-        _outputs(tensors or [rf.zeros((), dtype="int32")])
-    return value, region
+class _Branch:
+    """One branch of a condition, traced: what it gives, and the values that it assigns to parameters."""
+
+    def __init__(self, fn: Callable):
+        graph = Graph.current
+        self.assigned: dict[int, tuple[rf.Parameter, Tensor]] = {}
+        self.before: list[tuple[rf.Parameter, Node]] = []
+        outer, graph.branch = graph.branch, self
+        try:
+            with graph.inside(Region(graph.region, kind="cond")) as self.region:
+                self.value = fn()
+        finally:
+            graph.branch = outer
+            for param, node in reversed(self.before):
+                param.raw_tensor = node
+
+    def assign(self, param: rf.Parameter, value: Tensor) -> None:
+        """later reads in this branch see the new value; all others when the condition is decided"""
+        self.before.append((param, param.raw_tensor))
+        value = rf.expand_dims(value, [dim for dim in param.dims if dim not in value.dims])
+        value = value.copy_transpose(param.dims)
+        self.assigned[id(param)] = (param, value)
+        param.raw_tensor = value.raw_tensor
+
+    def close(self, params: Sequence[rf.Parameter]) -> None:
+        """name the outputs; those of ``params`` that this branch does not assign stay as they are"""
+        values = [value for value in tree.flatten(self.value) if isinstance(value, Tensor)]
+        with Graph.current.inside(self.region):
+            for param in params:
+                values.append(self.assigned.get(id(param), (param, Tensor.copy(param)))[1])
+            _outputs(values or [rf.zeros((), dtype="int32")])
 
 
 def _subnet(region: Region) -> dict[str, Any]:
@@ -196,11 +227,15 @@ def _last(loop: Tensor, state: Tensor) -> Tensor:
 def assign(param: rf.Parameter, value: Tensor, *, op: str) -> None:
     """change a parameter in the step; later reads in the same step see the new value"""
     graph = Graph.current
-    if graph.region is not graph.root:
+    if graph.region.kind == "loop":
         raise NotImplementedError(
-            "Parameter.assign inside nn.cond or a loop has no RETURNN layer; "
-            "assign outside, e.g. param.assign(nn.where(condition, new_value, param))"
+            "Parameter.assign inside of a loop has no RETURNN layer; "
+            "give the value out of the loop, and assign it there"
         )
+    if graph.branch is not None:
+        graph.branch.assign(param, param + value if op == "add" else value)
+        return
+    graph.assigned.setdefault(id(param), (param, param.raw_tensor))
     variable = _variable(param.copy())
     done = layer(
         "variable_assign",

@@ -22,6 +22,10 @@ _NO_VALUE = (
     "{tensor} is a template without a value. Modules are called in a step function, which nn.lower runs, "
     "on the tensors that it gets as extern_data."
 )
+_OTHER_TRACE = (
+    "{tensor} was computed elsewhere, in another stage or another call of nn.lower; compute it here, or keep it from "
+    "one step loop for another one with nn.store and nn.load"
+)
 _OTHER_BACKEND = (
     "{tensor} belongs to another backend; a step may use only the tensors that it gets, and the "
     "parameters of the model"
@@ -70,6 +74,7 @@ class Region:
 
     def __init__(self, parent: Region | None = None, *, kind: str = "root"):
         self.parent = parent
+        self.root: Region = self if parent is None else parent.root
         self.kind = kind
         self.nodes: list[Node] = []
 
@@ -104,7 +109,12 @@ class Graph:
         # dynamic dim -> tensors that define its size, the first is the oldest
         self.dims: dict[Dim, list[Tensor]] = {}
         self.touched: list[Dim] = []  # dims that got a size node, to be reset after the trace
-        self.modules: dict[int, str] = {}  # id(module) -> path
+        # id(module) -> path; None while the model is not known, as in a declared stage
+        self.modules: dict[int, str] | None = {}
+        self.assigned: dict[
+            int, tuple[rf.Parameter, Node]
+        ] = {}  # by id, with what they were before
+        self.branch: Any = None  # of the innermost condition that is being traced
         self.effects: list[Tensor] = []  # layers that must run though nothing reads them
         self.cache: dict[Any, Any] = {}
 
@@ -155,18 +165,29 @@ def layer(
     """
     node = Node(cls, _frozen(options), dims=dims, dtype=dtype)
     for value in walk(node.opts):
-        if isinstance(value, Tensor) and not isinstance(value.raw_tensor, Node):
-            message = _NO_VALUE if value.raw_tensor is None else _OTHER_BACKEND
-            raise ValueError(message.format(tensor=value))
+        if isinstance(value, Tensor):
+            _check_source(value)
     node.hint = hint or cls
     node.module = _calling_module()
     return add_node(node, sparse_dim=sparse_dim, feature_dim=feature_dim)
 
 
+def _check_source(tensor: Tensor) -> None:
+    """ValueError for a tensor that the current graph cannot read"""
+    raw = tensor.raw_tensor
+    if not isinstance(raw, Node):
+        message = _NO_VALUE if raw is None else _OTHER_BACKEND
+        raise ValueError(message.format(tensor=tensor))
+    if raw.region is not None and raw.region.root is not Graph.current.root:
+        raise ValueError(_OTHER_TRACE.format(tensor=tensor))
+
+
 def _frozen(value: Any) -> Any:
     """options in which a parameter stands for its value now, whatever is assigned to it later in the step"""
     if isinstance(value, rf.Parameter) and isinstance(value.raw_tensor, Node):
-        return value if value.raw_tensor.tensor is None else value.raw_tensor.tensor
+        if value.raw_tensor.tensor is None:
+            value.raw_tensor.tensor = Tensor.copy(value)
+        return value.raw_tensor.tensor
     if isinstance(value, dict):
         return {key: _frozen(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -225,7 +246,10 @@ def _calling_module() -> rf.Module | None:
         module = (
             frame.f_locals.get("self") if "self" in code.co_varnames[: code.co_argcount] else None
         )
-        if module is not None and id(module) in modules:
+        if modules is None:
+            if isinstance(module, rf.Module):
+                return module
+        elif module is not None and id(module) in modules:
             return module
         frame = frame.f_back
     return None

@@ -15,16 +15,14 @@ from ._returnn import operation_of, size_of
 class Program:
     """A traced graph with its parameters and its roots: what must be computed."""
 
-    def __init__(
-        self, graph: Graph, roots: Iterable[Tensor], parameters: dict[int, tuple[str, rf.Parameter]]
-    ):
+    def __init__(self, graph: Graph, roots: Iterable[Tensor]):
         self.root = graph.root
         self.dim_sources = graph.dims
         self.sizes: list[tuple[Dim, Any]] = [
             (dim, size_of(dim)) for dim in graph.dims if _has_size_node(dim)
         ]
         self.roots = [tensor.raw_tensor for tensor in roots]
-        self.parameters = parameters  # id(node) -> (path, parameter)
+        self.parameters: dict[int, tuple[str, rf.Parameter]] = {}  # id(node) -> (path, parameter)
         self.live: list[Node] = []
         self.uses: dict[int, list[Node]] = {}
         self.refresh()

@@ -8,7 +8,7 @@ from typing import Any
 import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
-from . import _control_flow, _returnn
+from . import _control_flow
 from ._config_calls import config_eval, is_traced
 from ._masked import masked_computation, select_frames, unmask
 from ._names import any_feature_dim, resolve_dim
@@ -218,18 +218,6 @@ def _inside_only(new_state: Any, state: Any, i: int, *, spatial_dim: Dim) -> Any
     return tree.map_structure(lambda new, old: rf.where(inside, new, old), new_state, state)
 
 
-def extern_data(name: str) -> Tensor:
-    """the tensor ``name`` of the data of the step that runs; for step functions that do not pass ``extern_data`` on"""
-    data = _returnn.current_extern_data()
-    if data is None:
-        raise RuntimeError(
-            f"nn.extern_data({name!r}) is called outside a step; call it in the function given to nn.lower"
-        )
-    if name not in data:
-        raise KeyError(f"extern data has no {name!r}, it has {', '.join(sorted(data))}")
-    return data[name]
-
-
 def combine(original: Callable, a: Any, kind: str, b: Any, **kwargs: Any) -> Tensor:
     """``rf.combine``, which gives b for 0 - b (seen in RETURNN 1.20261022)"""
     if isinstance(a, (int, float)) and a == 0 and kind in ("-", "sub") and isinstance(b, Tensor):
@@ -239,8 +227,10 @@ def combine(original: Callable, a: Any, kind: str, b: Any, **kwargs: Any) -> Ten
 
 def mark_as_loss(original: Callable, self: Tensor, name: str | None = None, **kwargs: Any) -> None:
     """``Tensor.mark_as_loss`` with an optional name: that of the loss function, else ``loss``, numbered from 1 on"""
-    base = name or (self.name if self.name in _LOSS_NAMES else "loss")
     taken = rf.get_run_ctx().losses
+    if any(other.loss is self for other in taken.values()):
+        raise ValueError(f"the loss {self.name!r} is marked twice")
+    base = name or (self.name if self.name in _LOSS_NAMES else "loss")
     unique, i = base, 0
     while name is None and unique in taken:
         i += 1
@@ -257,7 +247,6 @@ __all__ = [
     "ctc_greedy_decode",
     "ctc_loss",
     "dropout",
-    "extern_data",
     "masked_computation",
     "scan",
     "select_frames",

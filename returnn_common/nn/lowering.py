@@ -8,6 +8,7 @@ The step runs once on tensors that are layers to be (:mod:`._backend`); what it 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
 import threading
@@ -57,8 +58,11 @@ class Lowered:
         extern_data: dict[str, Any],
         functions: list[str],
         variables: list[Variable],
+        outputs: list[str],
     ):
         self.task = task
+        #: names of the tensors that the step marked as outputs
+        self.outputs = outputs
         self.parameters = {
             variable.path: variable for variable in sorted(variables, key=lambda v: v.path)
         }
@@ -193,23 +197,21 @@ def lower(
     Raises ValueError where the step marks nothing, and TypeError where an argument is of another kind.
     """
     _check_arguments(model, step, extern_data, task)
-    with _LOCK, _tracing(model) as graph:
-        try:
-            data = _extern_tensors(extern_data)
-            with (
-                _dims_keep_their_names(data),
-                _returnn.extern_data_of_step(data),
-                _returnn.run_ctx(task, **_run_options(task)) as ctx,
-            ):
-                step(model=model, extern_data=data)
-                roots = _roots(ctx, task, step)
-            return _finish(graph, model, data, roots, task)
-        finally:
-            _returnn.reset_dims([*graph.touched, *graph.dims])
+    with tracing() as graph, _parameters_as_nodes(model):
+        graph.name_module(model)
+        data = _extern_tensors(extern_data)
+        with (
+            dims_keep_their_names(data),
+            _returnn.extern_data_of_step(data),
+            _returnn.run_ctx(task, **run_options(task)) as ctx,
+        ):
+            step(model=model, extern_data=data)
+            roots = _roots(ctx, task, step)
+        return _finish(graph, model, data, roots, ctx)
 
 
 @contextlib.contextmanager
-def _dims_keep_their_names(data: TensorDict) -> Iterator[None]:
+def dims_keep_their_names(data: TensorDict) -> Iterator[None]:
     """RETURNN gives a dim that a convolution keeps the name that it has for the convolution's output"""
     names = {id(dim): (dim, dim.name) for tensor in data.data.values() for dim in tensor.dims}
     try:
@@ -240,26 +242,41 @@ def check_task(task: str, where: str) -> None:
 
 
 @contextlib.contextmanager
-def _tracing(model: rf.Module) -> Iterator[Graph]:
-    """the layers backend selected, RF's composed functions replaced, the parameters fresh nodes of a new graph"""
-    parameters = dict(model.named_parameters())
-    before = {path: param.raw_tensor for path, param in parameters.items()}
+def tracing() -> Iterator[Graph]:
+    """a new graph, the layers backend selected, RF's composed functions replaced"""
     outer, graph = Graph.current, Graph()
-    with _returnn.behavior_version(), _returnn.selected(LayersBackend), _returnn.replaced(REPLACED):
+    with (
+        _LOCK,
+        _returnn.behavior_version(),
+        _returnn.selected(LayersBackend),
+        _returnn.replaced(REPLACED),
+    ):
         Graph.current = graph
-        graph.name_module(model)
         try:
-            for param in parameters.values():
-                param.raw_tensor = Node("variable", {}, dims=param.dims, dtype=param.dtype)
-                param.raw_tensor.tensor = Tensor.copy(param)
             yield graph
         finally:
             Graph.current = outer
-            for path, param in parameters.items():
-                param.raw_tensor = before[path]
+            for param, before in graph.assigned.values():
+                param.raw_tensor = before
+            _returnn.reset_dims([*graph.touched, *graph.dims])
 
 
-def _run_options(task: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def _parameters_as_nodes(model: rf.Module) -> Iterator[None]:
+    """the parameters are fresh nodes of the graph, whatever values they have"""
+    parameters = dict(model.named_parameters())
+    before = {path: param.raw_tensor for path, param in parameters.items()}
+    try:
+        for param in parameters.values():
+            param.raw_tensor = Node("variable", {}, dims=param.dims, dtype=param.dtype)
+            param.raw_tensor.tensor = Tensor.copy(param)
+        yield
+    finally:
+        for path, param in parameters.items():
+            param.raw_tensor = before[path]
+
+
+def run_options(task: str) -> dict[str, Any]:
     """the train flag, step and epoch as layers; those that nothing reads vanish"""
     train_flag = layer("train_flag", {}, dims=(), dtype="bool")
     step = layer("global_train_step", {}, dims=(), dtype="int64", hint="step")
@@ -271,21 +288,39 @@ def _run_options(task: str) -> dict[str, Any]:
 
 
 def _extern_tensors(extern_data: Any) -> TensorDict:
-    templates = TensorDict()
-    templates.update(
-        dict(extern_data.data if isinstance(extern_data, TensorDict) else extern_data),
-        auto_convert=True,
-    )
-    for template in templates.data.values():
+    templates = as_templates(extern_data)
+    for template in templates.values():
         for dim in template.dims:
             if dim.is_dynamic():
                 _returnn.set_size(dim, None)
     data = TensorDict()
-    data.data = {name: _extern_tensor(name, tensor) for name, tensor in templates.data.items()}
+    data.data = {name: _extern_tensor(name, tensor) for name, tensor in templates.items()}
+    _give_sizes()
+    return data
+
+
+def as_templates(extern_data: Any) -> dict[str, Tensor]:
+    """tensor templates by name, from these or from the options of ``extern_data`` in a RETURNN config"""
+    templates = TensorDict()
+    given = extern_data.data if isinstance(extern_data, TensorDict) else extern_data
+    templates.update(dict(given), auto_convert=True)
+    return templates.data
+
+
+def add_extern_tensor(data: TensorDict, name: str, template: Tensor) -> Tensor:
+    """one more tensor of the data of the trace that is open"""
+    for dim in template.dims:
+        if dim.is_dynamic() and dim not in Graph.current.dims:
+            _returnn.set_size(dim, None)
+    data.data[name] = _extern_tensor(name, template)
+    _give_sizes()
+    return data.data[name]
+
+
+def _give_sizes() -> None:
     for dim, sources in list(Graph.current.dims.items()):
         if _returnn.size_of(dim) is None:
             give_size(dim, sources[0])
-    return data
 
 
 def _extern_tensor(name: str, template: Tensor) -> Tensor:
@@ -322,14 +357,28 @@ def _roots(ctx: rf.RunCtx, task: str, step: Callable) -> list[Tensor]:
             raise ValueError(
                 f"{name} marks no loss; for task 'train' it must call loss.mark_as_loss() at least once"
             )
-        roots = [_loss(loss) for loss in ctx.losses.values()]
+        roots = losses_of(ctx)
     else:
         if not ctx.outputs.data:
             raise ValueError(
                 f"{name} marks no output; for task 'forward' it must call tensor.mark_as_output(...)"
             )
-        roots = [_output(out_name, tensor) for out_name, tensor in ctx.outputs.data.items()]
-    return [*roots, *(_effect(tensor) for tensor in Graph.current.effects)]
+        roots = [output(out_name, tensor) for out_name, tensor in ctx.outputs.data.items()]
+    return [*roots, *effects()]
+
+
+def losses_of(ctx: rf.RunCtx) -> list[Tensor]:
+    """the layers of all losses that a step marked; RETURNN runs in training only what a loss depends on"""
+    losses = list(ctx.losses.values())
+    for effect in Graph.current.effects if losses else ():
+        tensor = losses[0].loss  # a zero is added to
+        losses[0] = dataclasses.replace(losses[0], loss=tensor + rf.cast(effect, tensor.dtype))
+    return [_loss(loss) for loss in losses]
+
+
+def effects() -> list[Tensor]:
+    """the layers that run though nothing reads them"""
+    return [_effect(tensor) for tensor in Graph.current.effects]
 
 
 def _effect(tensor: Tensor) -> Tensor:
@@ -337,7 +386,8 @@ def _effect(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _output(name: str, tensor: Tensor) -> Tensor:
+def output(name: str, tensor: Tensor) -> Tensor:
+    """an output layer of this name"""
     node = tensor.raw_tensor
     if node.name or node.region is not Graph.current.root or node.cls == "data":
         tensor = layer(
@@ -393,16 +443,24 @@ def _loss_options(loss: Any, norm: Any) -> dict[str, Any]:
 
 
 def _finish(
-    graph: Graph, model: rf.Module, data: TensorDict, roots: list[Tensor], task: str
+    graph: Graph, model: rf.Module, data: TensorDict, roots: list[Tensor], ctx: rf.RunCtx
 ) -> Lowered:
-    parameters = {
+    program = Program(graph, roots)
+    program.parameters = {
         id(_variable_node(param)): (path, param) for path, param in model.named_parameters()
     }
-    program = Program(graph, roots, parameters)
+    task = "train" if ctx.losses else "forward"
+    return emit(program, graph, data, task=task, outputs=list(ctx.outputs.data))
+
+
+def emit(
+    program: Program, graph: Graph, data: TensorDict, *, task: str, outputs: list[str]
+) -> Lowered:
+    """the layers of a program whose parameters are known"""
     _passes.run(program)
     # in recognition RETURNN takes a layer of the name "output" for the result
     reserved = ("data", "output") if task == "forward" else ("data",)
-    emitter = Emitter(program, graph.modules, reserved)
+    emitter = Emitter(program, graph.modules or {}, reserved)
     network = emitter.net_dict()
     extern = {name: extern_options(tensor) for name, tensor in data.data.items()}
     # RETURNN takes all but "data" for targets, which recognition and the nets inside of layers lack
@@ -415,6 +473,7 @@ def _finish(
         extern_data=extern,
         functions=sorted(emitter.functions),
         variables=emitter.variables,
+        outputs=outputs,
     )
 
 

@@ -13,7 +13,9 @@ from .feeding import batches_from, prefetch
 from .fitting import fit, step_of
 from .logs import Log, averages
 from .optimizers import UpdateRule
+from .running import run
 from .session import BACKENDS, Session, Step
+from .tensorboard import TensorBoard
 
 __all__ = [
     "BACKENDS",
@@ -23,6 +25,7 @@ __all__ = [
     "Newbob",
     "Session",
     "Step",
+    "TensorBoard",
     "UpdateRule",
     "averages",
     "batches_from",
@@ -31,5 +34,6 @@ __all__ = [
     "every_steps",
     "fit",
     "prefetch",
+    "run",
     "step_of",
 ]

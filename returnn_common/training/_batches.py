@@ -70,7 +70,7 @@ def _array(name: str, value: Any, template: Tensor) -> numpy.ndarray:
         raise ValueError(
             f"{calling_line()}{name!r} of the batch is of type {array.dtype}, expected {template.dtype}"
         )
-    return numpy.ascontiguousarray(array, dtype=template.dtype)
+    return numpy.asarray(array, dtype=template.dtype, order="C")
 
 
 def _size_text(dim: Dim) -> str:

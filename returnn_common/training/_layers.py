@@ -35,6 +35,7 @@ class Compiled:
     name: str
     net: Any
     needed: list[str]
+    templates: Mapping[str, Tensor]
     losses: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     effects: list[Any] = field(default_factory=list)  # assignments in the step, running statistics
@@ -84,24 +85,32 @@ class LayersEngine:
     # --- from a step to a graph
 
     def compile(self, step: Callable, paths: Sequence[str] | None) -> Compiled:
-        name = line_of(step)
+        stage = step if isinstance(step, nn.Stage) else None
+        name = stage.title if stage else line_of(step)
         lowered = self._lowered(step, name, "train" if paths is not None else None)
+        templates = {**self.extern_data, **(stage.templates if stage else {})}
         with self.graph.as_default():
             others = {id(e) for e in _returnn.effects_of_nets()}
             net = self._construct(lowered, train=paths is not None)
             self.nets.append(net)
-            compiled = Compiled(name, net, sorted(net.used_data_keys))
+            compiled = Compiled(name, net, sorted(net.used_data_keys), templates)
             compiled.effects = [e for e in _returnn.effects_of_nets() if id(e) not in others]
+            compiled.effects += [
+                layer.output.placeholder
+                for layer in net.layers.values()
+                if layer.layer_class == "variable_assign"
+            ]
             if lowered.task == "train":
                 losses = _returnn.loss_details_of_net(net)  # by name; here as marked
                 compiled.losses = {key: losses[key] for key in lowered.network if key in losses}
-            else:
-                compiled.outputs = {layer.name: layer.output for layer in net.get_output_layers()}
+            compiled.outputs = {name: net.get_layer(name).output for name in lowered.outputs}
             if paths is not None:
                 self.updates.build(compiled, [path for path in paths if path in self.variables])
         return compiled
 
     def _lowered(self, step: Callable, name: str, task: str | None) -> Any:
+        if isinstance(step, nn.Stage):
+            return step.lowered(self.model)
         with telling_line():
             if task is None:
                 try:
@@ -220,30 +229,28 @@ class LayersEngine:
 
     def fetches(self, compiled: Compiled) -> dict[str, Any]:
         """what :meth:`values_of` reads"""
-        if compiled.losses:
-            return {
-                name: (loss.total, loss.inverse_frames) for name, loss in compiled.losses.items()
-            }
-        return {name: _with_sizes(tensor) for name, tensor in compiled.outputs.items()}
+        losses = {n: (loss.total, loss.inverse_frames) for n, loss in compiled.losses.items()}
+        return {
+            "losses": losses,
+            "outputs": {n: _with_sizes(t) for n, t in compiled.outputs.items()},
+        }
 
     def values_of(self, compiled: Compiled, got: Mapping[str, Any]) -> Values:
-        if compiled.losses:
-            losses = {
-                name: (float(total), as_number_of_frames(float(inverse)))
-                for name, (total, inverse) in got.items()
-            }
-            return Values(losses=losses)
+        losses = {
+            name: (float(total), as_number_of_frames(float(inverse)))
+            for name, (total, inverse) in got["losses"].items()
+        }
         outputs = {}
-        for name, (value, sizes) in got.items():
+        for name, (value, sizes) in got["outputs"].items():
             outputs[name] = value
             outputs.update({f"{name}:size{axis}": size for axis, size in sizes.items()})
-        return Values(outputs=outputs)
+        return Values(losses, outputs)
 
     def feed(self, compiled: Compiled, batch: Batch, draw: Draw) -> dict[Any, Any]:
         feed: dict[Any, Any] = {self.draw: [draw.seed, draw.number]}
         data = compiled.net.extern_data
         for name, array in batch.arrays.items():
-            tensor, template = data.data[name], self.extern_data[name]
+            tensor, template = data.data[name], compiled.templates[name]
             feed[tensor.placeholder] = array
             for dim, given in zip(tensor.dims, template.dims):
                 if given in batch.lengths:

@@ -56,7 +56,8 @@ class Updates:
             raise ValueError(
                 f"no loss of {compiled.name} depends on a parameter that it is to update"
             )
-        with tf.control_dependencies([_finite(objective)]):
+        # what a step assigns comes before the update, as on torch
+        with tf.control_dependencies([_finite(objective), *compiled.effects]):
             compiled.update = self._apply(compiled.gradients)
 
     def gradients_of(self, objective: Any, paths: Sequence[str]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Compiled:
     step: Callable
     paths: list[str] | None
     task: str | None
+    templates: Mapping[str, Tensor]
     needed: tuple[str, ...] = ()  # whatever the step reads
 
     @property
@@ -84,6 +85,7 @@ class TorchEngine:
             step,
             None if paths is None else list(paths),
             None if paths is None else "train",
+            self.extern_data,
         )
 
     # --- runs

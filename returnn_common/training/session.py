@@ -15,6 +15,7 @@ import returnn.frontend as rf
 from returnn.tensor import Tensor, TensorDict
 
 from ..hints import near_misses, valid_names
+from ..nn._stage import Stage
 from . import checkpoints
 from ._batches import read_batch
 from ._distributed import Alone, connect
@@ -141,16 +142,19 @@ class Session:
 
     # --- steps
 
-    def step(self, step: Callable, update: bool | str | Sequence[str] = True) -> Step:
+    def step(self, step: Callable | Stage, update: bool | str | Sequence[str] = True) -> Step:
         """
         Make a step function ready, once; the result is called with batches.
 
-        :param step: ``step(*, model, extern_data, **_)`` marks losses, or, without update, also outputs instead
+        :param step: ``step(*, model, extern_data, **_)`` marks losses, or, without update, also outputs instead; or
+            a declared stage, which says itself what it updates
         :param update: True to update all parameters that the losses depend on, patterns such as ``"encoder.*"`` to
             update only those, False for none: then the step runs as in validation, without dropout
         :raises ValueError: the step marks nothing, or one loss twice, or its losses depend on no parameter to update
         """
-        if not callable(step):
+        if isinstance(step, Stage):
+            update = step.update
+        elif not callable(step):
             raise TypeError(
                 f"Session.step: {step!r} is no function step(*, model, extern_data, **_)"
             )
@@ -225,7 +229,7 @@ class Session:
     ) -> tuple[list[Any], list[Draw]]:
         if not batches:
             raise TypeError(f"{compiled.name} is called without a batch")
-        read = [read_batch(b, self._templates, compiled.needed, compiled.name) for b in batches]
+        read = [read_batch(b, compiled.templates, compiled.needed, compiled.name) for b in batches]
         step = self.global_train_step
         draws = [Draw(self.seed, self._runs + i, step, self.epoch) for i in range(len(batches))]
         self._runs += len(batches)
@@ -245,12 +249,11 @@ class Session:
         A continued run begins with the epoch in which its checkpoint was saved, if that was inside of it.
         """
         while True:
+            if self.epoch + self._place.is_done > num_epochs:
+                return
             if self._place.is_done:
                 self.epoch += 1
                 self._place = Place()
-            if self.epoch > num_epochs:
-                self.epoch = num_epochs
-                return
             self._place.is_done = False
             yield self.epoch
             self._place = Place(is_done=True)
