@@ -53,7 +53,9 @@ PARTS = {
     "plugins": Part(own=("entry_points", "hookspecs", "records")),
     "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
     "training": Part(
-        own=("nn",), other=("matplotlib", "numpy", "returnn", "safetensors"), frameworks=True
+        own=("nn",),
+        other=("matplotlib", "numpy", "returnn", "safetensors", "tensorboardX"),
+        frameworks=True,
     ),
     "data": Part(
         other=(

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..files import whole_file, write_text
 from ._engine import Average
+from ._learning_curve import learning_curve
 from .session import Session
 
 
@@ -100,27 +101,13 @@ class Log:
         return [json.loads(line) for line in text.splitlines()]
 
     def plot(self, name: str = "learning_curve.png") -> Path:
-        """draw all losses over the epochs into a PNG file beside the log; needs matplotlib"""
+        """draw losses and learning rate over the epochs into a PNG file beside the log; needs matplotlib"""
         path = self.file.with_name(name)
         self.session._ranks.on_first(lambda: self._draw(path), "Log.plot")
         return path
 
     def _draw(self, path: Path) -> None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for line in self.lines():
-            for part, values in line.items():
-                if isinstance(values, dict):
-                    for loss, value in values.items():
-                        curves.setdefault(f"{part} {loss}", []).append((line["epoch"], value))
-        for label, points in curves.items():
-            axes.plot(*zip(*points), marker="o", label=label)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("loss")
-        axes.legend()
+        figure = learning_curve(self.lines())
         with whole_file(path) as temporary:
             figure.savefig(temporary, format="png", dpi=100, metadata={"Software": None})
 
