@@ -163,6 +163,7 @@ def main(folder):
     keep("set", session.parameters)
     averages = session.averages(evaluate, batches(1, 3))
     alone = training.averages(evaluate(batch) for batch in batches(1, 3))
+    results["gathered"] = session.gather([rank, *session.share(range(5))])
     results["averages"] = [[float(a["mean"]), a["mean"].frames] for a in (averages, alone)]
     gradients = session.gradients(train, list(batches(0))[rank])
     keep("gradients", gradients)
@@ -234,12 +235,14 @@ def run_program():
     section = re.search(r"^## Several processes\n(.*?)(?=^## |\Z)", text, re.S | re.M)[1]
     file = Path(f"program/{os.environ['RANK']}.py").absolute()
     file.parent.mkdir(exist_ok=True)
-    file.write_text(re.search(r"^```python\n(.*?)^```$", section, re.S | re.M)[1], encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.S | re.M)
+    file.write_text("\n".join(blocks), encoding="utf-8")
     os.chdir("program")
-    session = runpy.run_path(str(file))["session"]
+    found = runpy.run_path(str(file))
     os.chdir("..")
+    session = found["session"]
     session.close()
-    return [session.rank, session.world_size, session.global_train_step]
+    return [session.rank, session.world_size, session.global_train_step, len(found["errors"])]
 
 
 # --- what came of it
@@ -334,7 +337,7 @@ def test_the_first_process_writes(ranks):
 
 def test_the_program_of_the_document(ranks):
     _, results, _, _ = ranks
-    assert [result["program"] for result in results] == [[0, 2, 30], [1, 2, 30]]
+    assert [result["program"] for result in results] == [[0, 2, 30, 11], [1, 2, 30, 10]]
 
 
 def test_ranks_draw_other_random_numbers(ranks):
@@ -353,6 +356,10 @@ def test_gradients_and_apply(ranks):
         expected = arrays["set/output.bias"] - 0.1 * arrays["gradients/output.bias"]
         numpy.testing.assert_allclose(arrays["applied/output.bias"], expected, rtol=1e-6)
         assert numpy.abs(arrays["gradients/output.bias"]).max() > 0.01
+
+
+def test_shares_of_all_and_what_all_have(ranks):
+    assert [result["gathered"] for result in ranks[1]] == [[[0, 0, 2, 4], [1, 1, 3]]] * 2
 
 
 def test_averages_over_batches_that_are_shared_out(ranks):

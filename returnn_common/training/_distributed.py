@@ -9,7 +9,6 @@ losses depend on some; it takes the mean over ranks, and the mean over the frame
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -120,9 +119,11 @@ class Ranks(Alone):
         return sums
 
     def share(self, items: Iterable[T]) -> Iterator[T]:
-        items = iter(items)
-        while len(one_round := list(itertools.islice(items, self.size))) == self.size:
-            yield one_round[self.rank]
+        for number, item in enumerate(items):
+            if number % self.size == self.rank:
+                own = item
+            if number % self.size == self.size - 1:
+                yield own
 
     def close(self) -> None:
         from torch import distributed

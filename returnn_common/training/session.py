@@ -199,7 +199,7 @@ class Session:
         if step.update:
             raise ValueError(f"Session.averages: {step} updates; make it with update=False")
         values = []
-        for batch in itertools.islice(batches, self.rank, None, self.world_size):
+        for batch in self.share(batches):
             read, draws = self._prepared(step._compiled, [batch])
             values.append(self._engine.evaluate(step._compiled, read[0], draws[0]))
         gathered = self._ranks.gather(values, "session.averages")
@@ -282,6 +282,18 @@ class Session:
                 yield item
         finally:  # also when the loop is left early
             place.loop, place.number, place.is_inside = loop + 1, 0, False
+
+    def share(self, source: Iterable[Any]) -> Iterator[Any]:
+        """
+        What of ``source`` is for this process, of all that there are: one of each ``world_size``.
+
+        For steps without update, of which processes may make different numbers. Nothing is left out, nor counted.
+        """
+        return itertools.islice(source, self.rank, None, self.world_size)
+
+    def gather(self, value: Any) -> list[Any]:
+        """the values of all processes, ``[world_size]`` in the order of their ranks; all must call it"""
+        return self._ranks.gather(value, "session.gather")
 
     # --- checkpoints
 
