@@ -751,6 +751,21 @@ def test_layers_draw_and_loop_by_functions_that_can_be_replaced():
     assert ("dropout", 1) in calls and calls.count(("dropout", 0)) == 2, message
 
 
+def test_forget_names_of_variables():
+    import tensorflow as tf
+
+    get_variable = tf.compat.v1.get_variable
+    with (
+        tf.Graph().as_default() as graph,
+        tf.compat.v1.variable_scope("", reuse=tf.compat.v1.AUTO_REUSE),
+    ):
+        one, same = (get_variable("W", [2]) for _ in range(2))
+        _returnn.forget_names_of_variables(graph)
+        other = get_variable("W", [2])
+    message = changed("shares variables by name otherwise", "forget_names_of_variables", "steps")
+    assert one is same and other is not one, message
+
+
 def test_on_mark_as_loss():
     seen = []
     with _returnn.selected(LayersBackend), _returnn.run_ctx("train") as ctx:

@@ -1,4 +1,4 @@
-"""The epoch that a step function reads from the run context: in sessions on both backends, and in RETURNN's own loop."""
+"""The epoch that a step function reads from the run context: in sessions on both backends and in RETURNN's loop."""
 
 from __future__ import annotations
 

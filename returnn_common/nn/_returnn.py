@@ -305,6 +305,15 @@ def while_loop_of_layers() -> tuple[Any, str]:
     return tf, "while_loop"
 
 
+def forget_names_of_variables(graph: Any) -> None:
+    """
+    What ``tf.compat.v1.get_variable`` has made in the graph is not given again for its name.
+
+    RETURNN lets it share variables by name; TensorFlow keeps them in this collection of the graph.
+    """
+    graph.clear_collection(("__variable_store",))
+
+
 def loops_around(graph: Any) -> list[Any]:
     """
     TensorFlow's contexts of the while loops, from the outermost on, in which operations are made now.
@@ -351,6 +360,7 @@ __all__ = [
     "current_extern_data",
     "effects_of_nets",
     "extern_data_of_step",
+    "forget_names_of_variables",
     "generator_of_layers",
     "global_backend",
     "is_special",

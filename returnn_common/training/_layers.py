@@ -20,12 +20,12 @@ from returnn.tensor import Tensor
 from .. import nn
 from ..lines import line_of, telling_line
 from ..nn import _returnn
-from ..nn._emit import Variable
 from ._batches import Batch
 from ._engine import Draw, MarksLosses, Values, as_number_of_frames, not_finite, with_checks
 from ._groups import Group
 from ._layers_random import random_numbers_of
 from ._layers_updates import Updates
+from ._layers_variables import SharedVariables
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Compiled:
     accumulator: Any = None
 
     @property
-    def paths(self) -> list[str]:
-        """the parameters that it updates"""
+    def updated(self) -> list[str]:
+        """the parameters that its losses depend on, which are updated"""
         return list(self.gradients)
 
 
@@ -67,8 +67,8 @@ class LayersEngine:
         self.parameters = dict(model.named_parameters())
         self.values = dict(values)  # of the parameters that no step has brought into the graph yet
         self.nets: list[Any] = []  # RETURNN's, one for each step
-        self.variables: dict[str, Any] = {}
-        self.axes: dict[str, tuple[int, ...]] = {}
+        self.shared = SharedVariables()
+        self.variables, self.axes = self.shared.made, self.shared.axes
         self.others: dict[str, Any] = {}  # further variables, such as states of random generators
         self.waiting: Mapping[str, numpy.ndarray] = {}  # loaded values of others to come
         self.graph = tf.Graph()
@@ -135,13 +135,14 @@ class LayersEngine:
         from returnn.tf.network import TFNetwork
 
         config = Config(lowered.config())
-        names, network = _with_one_name(self.model, lowered, config.typed_value("network"))
+        network = config.typed_value("network")
+        network, names = self.shared.in_net(network, lowered.parameters)
         before = set(self._all_variables())
         with (
             _returnn.behavior_version(),
             global_config_ctx(config),
             self.graph.as_default(),
-            self._shared_variables(names),
+            self.shared.of_net(names),
             random_numbers_of(self.draw),
             _recursion(flat=config.bool("flat_net_construction", False)),
         ):
@@ -159,28 +160,6 @@ class LayersEngine:
         with self.graph.as_default():
             steps = tf_compat.v1.get_collection(tf_compat.v1.GraphKeys.GLOBAL_STEP)
             return [v.ref() for v in [*tf_compat.v1.global_variables(), *steps]]
-
-    @contextlib.contextmanager
-    def _shared_variables(self, names: Mapping[str, Variable]) -> Iterator[None]:
-        """what is made under a parameter's name is the one variable of that parameter"""
-        import tensorflow as tf
-
-        def create(make: Callable, **options: Any) -> Any:
-            wanted = names.get(str(options.get("name")))
-            if wanted is None:
-                return make(**options)
-            if wanted.path not in self.variables:
-                self.variables[wanted.path] = make(**options)
-                self.axes[wanted.path] = wanted.axes
-            elif self.axes[wanted.path] != wanted.axes:
-                raise NotImplementedError(
-                    f"{wanted.path} is used by a layer of its own in one step, and otherwise in another; "
-                    f"use it alike in all steps of a session"
-                )
-            return self.variables[wanted.path]
-
-        with tf.variable_creator_scope(create):
-            yield
 
     def _initialize(self, new: Sequence[Any]) -> None:
         """parameters from their values, all else as RETURNN says"""
@@ -319,50 +298,6 @@ class LayersEngine:
         self.waiting = {name: value for name, value in values.items() if name not in self.others}
         for name in values.keys() - self.waiting.keys():
             self.load(self.others[name], values[name])
-
-
-#: What layers call the parameters that they own, with the axes as in the module.
-_OWNED = (
-    ((rf.Linear, rf.Embedding), {"weight": "W", "bias": "b"}),
-    ((rf.LayerNorm,), {"scale": "scale", "bias": "bias"}),
-)
-
-
-def _with_one_name(
-    model: rf.Module, lowered: Any, network: Mapping[str, Any]
-) -> tuple[dict[str, Variable], dict[str, Any]]:
-    """
-    The parameters by their names in TensorFlow, and the net.
-
-    Where one step has a layer that owns a parameter, and another a layer "variable", both get the owner's name.
-    """
-    modules = dict(model.named_modules())
-    names, scopes = {}, {}
-    for variable in lowered.parameters.values():
-        scope, _, leaf = variable.path.rpartition(".")
-        owned = {
-            key: name
-            for classes, roles in _OWNED
-            for key, name in roles.items()
-            if isinstance(modules.get(scope), classes)
-        }
-        name = variable.name
-        if name.endswith("/param") and leaf in owned:
-            scope = scope.replace(".", "/")
-            name = "/".join(filter(None, (scope, owned[leaf])))
-            scopes["/" + variable.path.replace(".", "/")] = (
-                f"/{scope}" if scope else "",
-                owned[leaf],
-            )
-        names[name] = variable
-    return names, {key: _renamed(layer, scopes) for key, layer in network.items()}
-
-
-def _renamed(layer: dict[str, Any], scopes: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    if layer["class"] != "variable" or layer.get("name_scope") not in scopes:
-        return layer
-    scope, name = scopes[layer["name_scope"]]
-    return {**layer, "name_scope": scope, "param_name": name}
 
 
 def _with_sizes(tensor: Tensor) -> tuple[Any, dict[int, Any]]:

@@ -32,6 +32,7 @@ class Compiled:
     task: str | None
     templates: Mapping[str, Tensor]
     needed: tuple[str, ...] = ()  # whatever the step reads
+    updated: tuple[str, ...] = ()  # parameters in the last update: those that the losses depend on
 
     @property
     def short_name(self) -> str:
@@ -105,7 +106,9 @@ class TorchEngine:
     ) -> list[Values]:
         place = f"an update by {compiled.short_name} with the learning rate {learning_rate}"
         values = self._backward(compiled, batches, draws, place)
-        self.updates.apply(self._gradients(compiled), learning_rate, compiled.name)
+        gradients = self._gradients(compiled)
+        compiled.updated = tuple(gradients)
+        self.updates.apply(gradients, learning_rate, compiled.name)
         return values
 
     def gradients(

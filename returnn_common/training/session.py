@@ -221,7 +221,7 @@ class Session:
                 )
             return _result([self._engine.evaluate(compiled, read[0], draws[0])])
         values = self._engine.update(compiled, read, draws, self.current_learning_rate())
-        self._count_update(compiled.paths)
+        self._count_update(compiled.updated)
         return _result(values)
 
     def _prepared(
