@@ -222,6 +222,10 @@ def continue_inside_of_an_epoch():
                         session.save()
                         checkpoints.remove_others("checkpoints")
                 log.epoch(dev=session.averages(evaluate, batches(0)))
+            checkpoints.write_parameters("rank.pt", {"rank": numpy.array(session.rank)})
+            board = training.TensorBoard(session, f"board{session.rank}")
+            board.write({"train": {"loss": 1.0}})
+            board.close()
             parameters.update({f"{kind}/{path}": v for path, v in session.parameters.items()})
 
     run("undisturbed", True)
@@ -331,6 +335,8 @@ def test_resumed_inside_of_an_epoch(ranks):
 def test_the_first_process_writes(ranks):
     folder, _, _, output = ranks
     assert [path.name for path in checkpoints.paths(folder / "checkpoints")] == ["step-00000002"]
+    assert checkpoints.read_parameters(folder / "rank.pt")["rank"] == 0
+    assert (folder / "board0/train").is_dir() and not (folder / "board1").exists()
     assert len(re.findall("^epoch 2, step 6: train: mean .*; dev: mean ", output, re.M)) == 2
     assert "Warning" not in output
 

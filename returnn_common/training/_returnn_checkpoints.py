@@ -21,6 +21,7 @@ import numpy
 
 from ..files import whole_file
 from ..nn.lowering import Lowered
+from ._distributed import on_first
 
 TORCH_SUFFIXES = (".pt", ".pth")
 _TENSORFLOW_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -114,6 +115,8 @@ def write_tensorflow(
     Write parameters as a checkpoint for RETURNN's TensorFlow engine: ``load=``, ``import_model_train_epoch1=`` and
     ``preload_from_files=`` of a config take it.
 
+    Of several processes, the first one writes, and the others wait: all must call it.
+
     :param path: the prefix of its files, such as ``"models/net.010"``
     :param values: by name, as ``session.parameters`` or :func:`average` give them; may be more than the net has
     :param lowered: the net that is to load them, by which they are named: ``nn.lower(model, forward_step, ...)``
@@ -126,6 +129,10 @@ def write_tensorflow(
     except KeyError as error:
         raise ValueError(f"checkpoints.write_tensorflow: {error.args[0]}") from None
     arrays["global_step"] = numpy.zeros((), dtype="int64")  # RETURNN's engine reads it
+    on_first(lambda: _write_tensorflow(path, arrays), "checkpoints.write_tensorflow")
+
+
+def _write_tensorflow(path: Path, arrays: Mapping[str, numpy.ndarray]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True, exist_ok=True)
     try:

@@ -164,14 +164,19 @@ def write_parameters(path: str | os.PathLike, values: Mapping[str, Any]) -> None
     """
     Write parameters by name into a file, which appears whole or not at all.
 
+    Of several processes, the first one writes, and the others wait: all must call it.
+
     :param path: ``.safetensors``, or ``.pt`` for RETURNN's torch engine; for its TensorFlow engine, see
         :func:`write_tensorflow`
     """
+    arrays = {name: numpy.asarray(value) for name, value in values.items()}
+    on_first(lambda: _write_parameters(Path(path), arrays), "checkpoints.write_parameters")
+
+
+def _write_parameters(path: Path, arrays: Mapping[str, numpy.ndarray]) -> None:
     from ..files import whole_file
 
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: numpy.asarray(value) for name, value in values.items()}
     if path.suffix in TORCH_SUFFIXES:
         write_torch(path, arrays)
         return
