@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import time
 
 import numpy
 import pytest
@@ -52,6 +54,28 @@ def test_averages_under_accumulation_are_over_all_frames(backend, tmp_path):
     for part in ("train", "both", "turns"):
         numpy.testing.assert_allclose(line[part]["per_frame"], total / 8, rtol=1e-5)
         numpy.testing.assert_allclose(line[part]["per_sequence"], total / 3, rtol=1e-5)
+
+
+# --- lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_line_on_a_terminal_is_written_over(monkeypatch, tmp_path):
+    now, terminal = [10.0], Terminal()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", terminal)
+    log = training.Log(make_session(), tmp_path)
+    for seconds, loss in ((1.0, 4.0), (0.1, 1.0), (1.0, 1.0)):  # too soon for the second one
+        now[0] += seconds
+        log.step({"ce": training.Average(loss, 1)})
+    log.epoch()
+    shown = ["epoch 0, step 0: ce 4", "epoch 0, step 0: ce 2", "epoch 0, step 0: train: ce 2\n"]
+    assert terminal.getvalue().replace("\033[K", "").split("\r") == ["", *shown]
+    assert terminal.getvalue().count("\033[K") == 3  # nothing of a longer line before is left
 
 
 # --- TensorBoard

@@ -117,7 +117,7 @@ def write_tensorflow(
 
     Of several processes, the first one writes, and the others wait: all must call it.
 
-    :param path: the prefix of its files, such as ``"models/net.010"``
+    :param path: the prefix of its files, such as ``"models/net.010"``; RETURNN needs a number in it, the epoch
     :param values: by name, as ``session.parameters`` or :func:`average` give them; may be more than the net has
     :param lowered: the net that is to load them, by which they are named: ``nn.lower(model, forward_step, ...)``
     :raises ValueError: a parameter of the net is missing

@@ -88,9 +88,9 @@ class Log:
         lines = [other for other in self.lines() if other["epoch"] < line["epoch"]] + [line]
         write_text(self.file, "".join(json.dumps(one) + "\n" for one in lines))
         shown = "; ".join(f"{part}: {_text(values)}" for part, values in parts.items() if values)
-        end = "\r" if sys.stderr.isatty() else ""
+        start = "\r\033[K" if sys.stderr.isatty() else ""  # in place of the averages so far
         print(
-            f"{end}epoch {line['epoch']}, step {line['global_train_step']}: {shown}",
+            f"{start}epoch {line['epoch']}, step {line['global_train_step']}: {shown}",
             file=sys.stderr,
         )
         return line
