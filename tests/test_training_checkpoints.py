@@ -473,6 +473,18 @@ def test_best_average_and_keep(tmp_path, saved):
         checkpoints.remove_others(folder, keep_last=0)
 
 
+def test_a_metric_that_is_no_number_is_never_best(tmp_path):
+    session = make_session("torch")
+    session.save(tmp_path, metrics={"dev": float("nan")})
+    for dev in (2.0, 1.0, float("nan")):
+        session.apply({"output.bias": numpy.ones(3)})
+        session.save(tmp_path, metrics={"dev": dev})
+    assert checkpoints.best(tmp_path, "dev").name == "step-00000002"
+    checkpoints.remove_others(tmp_path, keep_last=1, keep_best=2, metric="dev")
+    names = [path.name for path in checkpoints.paths(tmp_path)]
+    assert names == ["step-00000001", "step-00000002", "step-00000003"]
+
+
 def test_damage_is_told(tmp_path, saved):
     source, _ = saved["torch"]
     folder = tmp_path / "copy"

@@ -15,6 +15,7 @@ no code from a file, whatever it holds.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -71,7 +72,8 @@ def _by_metric(folder: str | os.PathLike, metric: str) -> list[Path]:
         raise ValueError(
             f"no checkpoint in {os.fspath(folder)!r} was saved with the metric {metric!r}{near_misses(metric, names)}"
         )
-    return sorted(found, key=lambda path: metrics[path][metric])
+    values = {path: metrics[path][metric] for path in found}
+    return sorted(found, key=lambda path: (math.isnan(values[path]), values[path]))
 
 
 def remove_others(
