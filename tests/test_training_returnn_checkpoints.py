@@ -340,6 +340,16 @@ def test_names_and_axes_are_those_of_the_lowering():
         numpy.testing.assert_array_equal(got[path], value, err_msg=path)
 
 
+def test_names_and_axes_of_returnns_own_frontend():
+    """as its layers backend makes variables of rf.Linear, rf.Conv1d, rf.BatchNorm"""
+    shapes = {"linear/weight": (7, 5), "conv/filter": (6, 5, 3), "norm/running_mean": (6,)}
+    values = {name: numpy.random.normal(size=shape) for name, shape in shapes.items()}
+    got = from_tensorflow({f"{name}/param": value for name, value in values.items()})
+    assert list(got) == ["linear.weight", "conv.filter", "norm.running_mean"]
+    for name, value in values.items():
+        numpy.testing.assert_array_equal(got[name.replace("/", ".")], value)
+
+
 def test_what_is_no_parameter_is_left_out_and_other_names_get_dots():
     weight, other = numpy.ones((2, 3)), numpy.ones((4,))
     variables = {

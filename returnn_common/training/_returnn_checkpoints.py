@@ -72,8 +72,9 @@ def from_tensorflow(variables: Mapping[str, numpy.ndarray]) -> dict[str, numpy.n
     Parameters by path, in the layout of the model, from variables by their names in TensorFlow.
 
     ``x/linear/W`` is ``x.linear.weight``, or ``x.conv.filter`` where it has more than two axes, ``[k.., in, out]``
-    there and ``[out, in, k..]`` here; ``x/name/param`` is ``x.name``. Names that no rule covers, as in nets written by
-    hand, only get dots: ``x/lstm/kernel`` is ``x.lstm.kernel``.
+    there and ``[out, in, k..]`` here; ``x/name/param`` is ``x.name``, as which RETURNN's own frontend writes all of its
+    parameters. Names that no rule covers, as in nets written by hand, only get dots: ``x/lstm/kernel`` is
+    ``x.lstm.kernel``.
 
     Raises ValueError where two names become the same.
     """
