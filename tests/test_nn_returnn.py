@@ -751,6 +751,24 @@ def test_layers_draw_and_loop_by_functions_that_can_be_replaced():
     assert ("dropout", 1) in calls and calls.count(("dropout", 0)) == 2, message
 
 
+def test_callable_of_session():
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None])
+        variable = tf.Variable(1.0)
+        session.run(variable.initializer)
+        add = variable.assign_add(tf.reduce_sum(x))
+        double = _returnn.callable_of_session(session, [x], [2 * x], [add.op])
+        checked = tf.debugging.check_numerics(x, "not finite")
+        check = _returnn.callable_of_session(session, [x], [checked], [])
+        (got,) = double(numpy.array([3.0, 4.0], dtype="float32"))
+        message = changed("or TensorFlow runs graphs otherwise", "callable_of_session", "steps")
+        assert got.tolist() == [6.0, 8.0] and session.run(variable) == 8.0, message
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+            check(numpy.array([numpy.inf], dtype="float32"))
+
+
 def test_forget_names_of_variables():
     import tensorflow as tf
 

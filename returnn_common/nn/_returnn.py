@@ -305,6 +305,24 @@ def while_loop_of_layers() -> tuple[Any, str]:
     return tf, "while_loop"
 
 
+def callable_of_session(
+    session: Any, placeholders: list[Any], fetches: list[Any], operations: list[Any]
+) -> Callable[..., list[Any]]:
+    """
+    A function of numpy arrays for the placeholders, in the types of these, that gives the values of the fetches.
+
+    TensorFlow's Session has it as a private method, with which its Keras ran graphs.
+    """
+    from tensorflow.core.protobuf import config_pb2
+
+    options = config_pb2.CallableOptions(
+        feed=[tensor.name for tensor in placeholders],
+        fetch=[tensor.name for tensor in fetches],
+        target=[operation.name for operation in operations],
+    )
+    return session._make_callable_from_options(options)
+
+
 def forget_names_of_variables(graph: Any) -> None:
     """
     What ``tf.compat.v1.get_variable`` has made in the graph is not given again for its name.
@@ -357,6 +375,7 @@ __all__ = [
     "batch_dim",
     "batch_size_of_net",
     "behavior_version",
+    "callable_of_session",
     "current_extern_data",
     "effects_of_nets",
     "extern_data_of_step",

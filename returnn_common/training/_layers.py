@@ -24,6 +24,7 @@ from ._batches import Batch
 from ._engine import Draw, MarksLosses, Values, as_number_of_frames, not_finite, with_checks
 from ._groups import Group
 from ._layers_random import random_numbers_of
+from ._layers_runs import Runs
 from ._layers_updates import Updates
 from ._layers_variables import SharedVariables
 
@@ -75,6 +76,7 @@ class LayersEngine:
         options = tf_compat.v1.ConfigProto(allow_soft_placement=True)
         options.gpu_options.allow_growth = True
         self.session = tf_compat.v1.Session(graph=self.graph, config=options)
+        self.runs = Runs(self.session)
         with self.graph.as_default():
             self.draw = tf_compat.v1.placeholder(tf.int32, [2], name="random_draw")
         self.updates = Updates(self, groups)
@@ -175,8 +177,8 @@ class LayersEngine:
     # --- runs
 
     def evaluate(self, compiled: Compiled, batch: Batch, draw: Draw) -> Values:
-        fetches = (self.fetches(compiled), compiled.effects)
-        got, _ = self.session.run(fetches, self.feed(compiled, batch, draw))
+        feed = self.feed(compiled, batch, draw)
+        got = self.runs(compiled, self.fetches(compiled), compiled.effects, feed)
         return self.values_of(compiled, got)
 
     def update(
@@ -193,8 +195,8 @@ class LayersEngine:
         feed = self.feed(compiled, batches[0], draws[0])
         feed.update(self.updates.feed(learning_rate))
         with self.finite(compiled, feed):
-            fetches = (self.fetches(compiled), compiled.update, compiled.effects)
-            got, _, _ = self.session.run(fetches, feed)
+            operations = [compiled.update, *compiled.effects]
+            got = self.runs(compiled, self.fetches(compiled), operations, feed)
         return [self.values_of(compiled, got)]
 
     def gradients(

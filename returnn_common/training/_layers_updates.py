@@ -167,8 +167,8 @@ class Updates:
         values = []
         for batch, draw in zip(batches, draws):
             feed = engine.feed(compiled, batch, draw)
-            fetches = (engine.fetches(compiled), accumulator.add, compiled.effects)
-            got, _, _ = engine.session.run(fetches, feed)
+            operations = [accumulator.add, *compiled.effects]
+            got = engine.runs(accumulator, engine.fetches(compiled), operations, feed)
             values.append(engine.values_of(compiled, got))
         check_finite(values, compiled.name)
         accumulator.count_frames(values)
