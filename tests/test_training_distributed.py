@@ -10,6 +10,7 @@ import json
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,8 @@ def updated(name, source, number):
 def main(folder):
     os.chdir(folder)
     rank = int(os.environ["RANK"])
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        run("killed", kill=True)  # torchrun starts both again
     results, arrays = {}, {}
 
     def keep(name, values):
@@ -152,7 +155,7 @@ def main(folder):
             keep(f"{name}{number}", values)
             results[f"{name}{number}"] = losses
     keep("pair", update_of_pair())
-    keep("continued", continue_inside_of_an_epoch())
+    keep("continued", {**run("killed"), **run("undisturbed")})
     results["program"] = run_program()
 
     session = make_session(Noisy())
@@ -202,35 +205,29 @@ def update_of_pair():
     return {f"{path}/{i}": v[path] for i, v in enumerate((before, after)) for path in before}
 
 
-def continue_inside_of_an_epoch():
-    """parameters of an undisturbed run, and of one that goes on from its checkpoint"""
-    parameters = {}
-
-    def run(kind, saves):
-        with make_session(Noisy(), optimizer="adam") as session:
-            train, evaluate = session.step(mean_step), session.step(mean_step, update=False)
-            log = training.Log(session, kind)
-            numpy.random.seed(session.rank)  # random numbers of its own
-            session.resume()
-            for epoch in session.epochs(2):
-                for batch in session.batches(batches(epoch)):
-                    batch["data"] += numpy.random.normal(size=batch["data"].shape)
-                    log.step(train(batch))
-                    if session.rank:
-                        evaluate(batch)
-                    if saves and session.global_train_step in (1, 2):
-                        session.save()
-                        checkpoints.remove_others("checkpoints")
-                log.epoch(dev=session.averages(evaluate, batches(0)))
-            checkpoints.write_parameters("rank.pt", {"rank": numpy.array(session.rank)})
-            board = training.TensorBoard(session, f"board{session.rank}")
-            board.write({"train": {"loss": 1.0}})
-            board.close()
-            parameters.update({f"{kind}/{path}": v for path, v in session.parameters.items()})
-
-    run("undisturbed", True)
-    run("resumed", False)
-    return parameters
+def run(kind, *, kill=False):
+    """parameters after two epochs; or one process kills itself in the first one, behind a checkpoint"""
+    with make_session(Noisy(), optimizer="adam") as session:
+        train, evaluate = session.step(mean_step), session.step(mean_step, update=False)
+        log = training.Log(session, kind)
+        numpy.random.seed(session.rank)  # random numbers of its own
+        session.resume(kind)
+        for epoch in session.epochs(2):
+            for batch in session.batches(batches(epoch)):
+                batch["data"] += numpy.random.normal(size=batch["data"].shape)
+                log.step(train(batch))
+                if session.rank:
+                    evaluate(batch)
+                session.save(kind)
+                checkpoints.remove_others(kind)
+                if kill and session.rank and session.global_train_step == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            log.epoch(dev=session.averages(evaluate, batches(0)))
+        checkpoints.write_parameters("rank.pt", {"rank": numpy.array(session.rank)})
+        board = training.TensorBoard(session, f"board{session.rank}")
+        board.write({"train": {"loss": 1.0}})
+        board.close()
+        return {f"{kind}/{path}": value for path, value in session.parameters.items()}
 
 
 def run_program():
@@ -257,7 +254,15 @@ def ranks(tmp_path_factory):
     """of each rank: results, arrays; and what both have printed"""
     folder = tmp_path_factory.mktemp("two")
     path = os.pathsep.join([str(ROOT), *sys.path])
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "--max-restarts",
+        "1",
+    ]
     result = subprocess.run(
         [sys.executable, *launch, __file__, str(folder)],
         env={**os.environ, "PYTHONPATH": path},
@@ -317,14 +322,14 @@ def test_losses_of_some_ranks(ranks):
     numpy.testing.assert_array_equal(pair["unused.weight/0"], pair["unused.weight/1"])
 
 
-def test_resumed_inside_of_an_epoch(ranks):
+def test_goes_on_inside_of_an_epoch_where_one_process_was_killed(ranks):
     folder, _, (arrays, _), _ = ranks
     continued = part(arrays, "continued")
-    undisturbed, resumed = part(continued, "undisturbed"), part(continued, "resumed")
+    undisturbed, killed = part(continued, "undisturbed"), part(continued, "killed")
     assert len(undisturbed) == 8
     for path, value in undisturbed.items():
-        numpy.testing.assert_array_equal(resumed[path], value, err_msg=path)
-    logs = [(folder / kind / "log.jsonl").read_text() for kind in ("undisturbed", "resumed")]
+        numpy.testing.assert_array_equal(killed[path], value, err_msg=path)
+    logs = [(folder / kind / "log.jsonl").read_text() for kind in ("undisturbed", "killed")]
     lines = [[json.loads(line) for line in log.splitlines()] for log in logs]
     for line in lines[0] + lines[1]:
         del line["seconds"]
@@ -334,9 +339,7 @@ def test_resumed_inside_of_an_epoch(ranks):
 
 def test_the_first_process_writes(ranks):
     folder, _, _, output = ranks
-    assert [path.name for path in checkpoints.paths(folder / "checkpoints")] == ["step-00000002"]
-    assert checkpoints.read_parameters(folder / "rank.pt")["rank"] == 0
-    assert (folder / "board0/train").is_dir() and not (folder / "board1").exists()
+    assert [path.name for path in checkpoints.paths(folder / "undisturbed")] == ["step-00000006"]
     assert len(re.findall("^epoch 2, step 6: train: mean .*; dev: mean ", output, re.M)) == 2
     assert "Warning" not in output
 

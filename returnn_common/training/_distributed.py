@@ -170,18 +170,22 @@ def _world_size() -> int:
 
 
 def _make_group(number: int) -> None:
-    """``number`` of those before: a store keeps the addresses of an earlier group, under the names of that one"""
+    """
+    ``number`` of those before in this process: torchrun's store keeps the addresses of earlier groups, also of those
+    before it started the processes again, so that each needs names of its own.
+    """
     import torch
     from torch import distributed
 
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         _select_gpu()
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store, rank, size = next(distributed.rendezvous("env://"))
     distributed.init_process_group(
         # what is small and on the CPU never waits for the GPU
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=distributed.PrefixStore(f"returnn_common/{number}", store),
+        store=distributed.PrefixStore(f"returnn_common/{restarts}/{number}", store),
         rank=rank,
         world_size=size,
     )
