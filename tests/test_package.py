@@ -192,11 +192,11 @@ def test_imported_libraries_are_required(monkeypatch):
     """Every imported library is required, by the package or by an extra."""
     given = metadata(monkeypatch)
     extras = given["extras_require"]
-    lists = (given["install_requires"], extras["demo"], extras["torch"])
+    lists = (given["install_requires"], extras["demo"], extras["tensorboard"], extras["torch"])
     required = {item.split(">")[0].split("=")[0] for items in lists for item in items}
     imported = {DISTRIBUTIONS.get(name, name) for name in imported_libraries()}
     assert imported - required == set()
-    assert set(extras["demo"]) <= set(extras["test"])
+    assert {*extras["demo"], *extras["tensorboard"]} <= set(extras["test"])
 
 
 def test_metadata(monkeypatch):
