@@ -405,3 +405,71 @@ def test_bad_arguments_of_functions(dims):
                 nn.reduce_sum(data["data"], axis=dims.classes).mark_as_loss("a") for _ in "ab"
             ]
         )
+
+
+class Statistics(nn.Module):
+    """two numbers that a step keeps, and a weight"""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter([dim])
+        self.weight.initial = 1.0
+        self.count = nn.Parameter([], "float32", auxiliary=True)
+        self.largest = nn.Parameter([dim], "float32", auxiliary=True)
+        self.largest.initial = 0.25
+
+
+def run_on_layers(lowered, batches, fetch):
+    """the parameters after runs of ``fetch(net)``, and what the last one gave"""
+    with testing.layers_session(lowered, train=True) as (net, session):
+        fetches = fetch(net)
+        for batch in batches:
+            result = session.run(fetches, feed_dict=testing.feed_dict(net, batch))
+        variables = {p.name.partition(":")[0]: session.run(p) for p in net.get_params_list()}
+    return lowered.from_tensorflow(variables), result
+
+
+def test_what_a_training_step_assigns_is_assigned_though_no_loss_reads_it(dims):
+    """RETURNN's engine runs the objective, and nothing that it does not need"""
+
+    def step(*, model, extern_data, **_):
+        model.count.assign_add(nn.convert_to_tensor(1.0))
+        model.largest.assign(model.largest * 2.0)
+        loss = nn.reduce_sum(extern_data["data"] * model.weight, axis=dims.classes)
+        loss.mark_as_loss("sum")
+
+    lowered = nn.lower(Statistics(dims.classes), step, dims.data)
+    values, _ = run_on_layers(lowered, [ctc_batch()] * 3, lambda net: net.get_total_loss())
+    assert values["count"] == 3
+    numpy.testing.assert_array_equal(values["largest"], numpy.full(4, 0.25 * 2**3))
+
+
+def test_a_condition_decides_what_is_assigned(dims):
+    """in either branch, or in both, once or several times; reads see what was assigned before"""
+
+    def step(*, model, extern_data, **_):
+        total = nn.reduce_sum(extern_data["data"], axis=[nn.batch_dim, dims.time, dims.classes])
+
+        def positive():
+            model.count.assign_add(nn.convert_to_tensor(1.0))
+            model.count.assign(model.count * 10.0)
+            return model.count + 0.5
+
+        def negative():
+            model.largest.assign(7.0)
+            return nn.reduce_max(model.largest, axis=dims.classes)
+
+        chosen = nn.cond(total > 0.0, positive, negative)
+        (chosen + model.count).mark_as_output("out", shape=[])
+
+    lowered = nn.lower(Statistics(dims.classes), step, dims.data, task="forward")
+    for sign, count, largest, out in [(1.0, 10.0, 0.25, 20.5), (-1.0, 0.0, 7.0, 7.0)]:
+        batch = {**ctc_batch(), "data": numpy.full_like(ctc_batch()["data"], sign)}
+        values, result = run_on_layers(
+            lowered,
+            [batch],
+            lambda net: {layer.name: layer.output.placeholder for layer in net.get_output_layers()},
+        )
+        assert values["count"] == count
+        numpy.testing.assert_array_equal(values["largest"], numpy.full(4, largest))
+        assert result["out"] == out

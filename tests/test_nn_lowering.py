@@ -234,20 +234,33 @@ def test_initial_values(dims, initial, low, high):
     assert low == high or weight.std() > 0.05
 
 
-def test_initial_array(dims):
-    model = nn.Linear(dims.feat, dims.hidden)
-    value = numpy.arange(FEAT * HIDDEN, dtype="float32").reshape(FEAT, HIDDEN)
-    model.weight.initial = value
-    lowered = nn.lower(
-        model, output_step(lambda m, d: squared(m(d["data"]), dims.hidden)), dims.data
-    )
+def test_initial_arrays(dims):
+    """of every parameter that a layer owns, in the layer's own axes"""
+
+    class Owners(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(dims.feat, dims.hidden)
+            self.conv = nn.Conv1d(dims.hidden, nn.FeatureDim("conv", 5), 3, padding="same")
+            self.norm = nn.LayerNorm(self.conv.out_dim)
+            self.batch_norm = nn.BatchNorm(self.conv.out_dim)
+
+        def __call__(self, x):
+            x, _ = self.conv(self.linear(x), in_spatial_dim=dims.time)
+            return self.batch_norm(self.norm(x))
+
+    model = Owners()
+    values = testing.random_parameters(model)
+    for path, param in model.named_parameters():
+        param.initial = values[path]
+    step = output_step(lambda m, d: squared(m(d["data"]), model.conv.out_dim))
+    lowered = nn.lower(model, step, dims.data)
     with testing.layers_session(lowered) as (net, session):
-        (weight,) = (
-            session.run(var)
-            for var in net.get_params_list()
-            if var.op.name == lowered.parameters["weight"].name
-        )
-    numpy.testing.assert_array_equal(weight, value)
+        got = {var.op.name: session.run(var) for var in net.get_params_list()}
+    got = lowered.from_tensorflow(got)
+    assert got.keys() == values.keys() and len(got) == 10
+    for path, value in values.items():
+        numpy.testing.assert_array_equal(got[path], value, err_msg=path)
 
 
 @pytest.mark.parametrize("strides", [1, 2, 3])

@@ -51,6 +51,7 @@ _returnn.register(Node, LayersBackend)
 _returnn.select_if_none(LayersBackend)
 _returnn.require_behavior_version()
 _returnn.wrap_once(Tensor, "mark_as_loss", mark_as_loss)
+_returnn.wrap_once(Tensor, "__bool__", functions.truth_value)
 _returnn.wrap_once(_rf, "combine", functions.combine)
 
 

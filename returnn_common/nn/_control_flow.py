@@ -240,8 +240,8 @@ def assign(param: rf.Parameter, value: Tensor, *, op: str) -> None:
     done = layer(
         "variable_assign",
         {"var": variable, "value": value, "op": op},
-        dims=param.dims,
-        dtype=param.dtype,
+        dims=(),
+        dtype="int32",  # a zero, when it is done
         hint=op,
     )
     graph.effects.append(done)

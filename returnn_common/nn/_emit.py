@@ -236,12 +236,13 @@ class Emitter:
         paths = [self._path(tensor) for tensor in params.values()]
         scope = _scope(paths[0])
         for (role, tensor), path in zip(params.items(), paths):
-            initial = self._initial(tensor)
+            initial, axes = self._initial(tensor), _axes(node.cls, role, tensor)
+            if isinstance(initial, numpy.ndarray):  # RETURNN asks for the truth of what is no dict
+                value = numpy.transpose(initial, axes)
+                initial = {"class": "constant_initializer", "value": value}
             if not _is(initial, _DEFAULT_INITIAL[role]):
                 options[_INITIAL_OPTION[node.cls, role]] = initial
-            self.variables.append(
-                Variable(path, "/".join(filter(None, (scope, role))), _axes(node.cls, role, tensor))
-            )
+            self.variables.append(Variable(path, "/".join(filter(None, (scope, role))), axes))
         entries = [self.program.parameters[id(t.raw_tensor)][1] for t in params.values()]
         if not all(is_trained(param) for param in entries if not param.auxiliary):
             options["trainable"] = False

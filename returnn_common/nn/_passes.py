@@ -37,8 +37,7 @@ def run(program: Program) -> None:
 def _simplify_sizes(program: Program) -> None:
     """the size of a dim made by dim math is read off a tensor that has the dim: one ``length`` layer"""
     live = {id(node) for node in program.live}
-    for dim, size in program.sizes:
-        node = size.raw_tensor
+    for dim, node in program.sizes:
         sources = program.dim_sources.get(base_of(dim), [])
         if node.cls == "length" or id(node) not in live or not sources:
             continue

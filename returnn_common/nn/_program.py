@@ -9,7 +9,7 @@ import returnn.frontend as rf
 from returnn.tensor import Dim, Tensor
 
 from ._graph import Graph, Node, Region, walk
-from ._returnn import operation_of, size_of
+from ._returnn import operation_of, raw_size_of, size_of
 
 
 class Program:
@@ -18,8 +18,9 @@ class Program:
     def __init__(self, graph: Graph, roots: Iterable[Tensor]):
         self.root = graph.root
         self.dim_sources = graph.dims
-        self.sizes: list[tuple[Dim, Any]] = [
-            (dim, size_of(dim)) for dim in graph.dims if _has_size_node(dim)
+        # kept as nodes: the dims forget their sizes when the trace ends
+        self.sizes: list[tuple[Dim, Node]] = [
+            (dim, raw_size_of(dim)) for dim in graph.dims if _has_size_node(dim)
         ]
         self.roots = [tensor.raw_tensor for tensor in roots]
         self.parameters: dict[int, tuple[str, rf.Parameter]] = {}  # id(node) -> (path, parameter)

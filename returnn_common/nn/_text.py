@@ -214,7 +214,8 @@ def layers_config(
     standard = {"import os", *(["import sys"] if nested else []), *array_imports(body)}
     arrays = sorted(standard & {"import numpy"})
     imports = [*sorted(standard - {"import numpy"}), "", *arrays, "import tensorflow as tf"]
-    imports.append("from returnn.tf.util.data import " + ", ".join(_used(body, dims)))
+    if used := _used(body, dims):
+        imports.append("from returnn.tf.util.data import " + ", ".join(used))
     head = _HEAD.format(
         title="RETURNN config, made by returnn_common; runs with RETURNN alone.",
         imports="\n".join(imports),

@@ -225,6 +225,16 @@ def combine(original: Callable, a: Any, kind: str, b: Any, **kwargs: Any) -> Ten
     return original(a, kind, b, **kwargs)
 
 
+def truth_value(original: Callable, self: Tensor) -> bool:
+    """``Tensor.__bool__``, which says what to do instead while a step is traced"""
+    if is_traced(self):
+        raise TypeError(
+            f"{self} has no truth value yet: Python's if, while, and, or, not cannot use it; "
+            f"branch with nn.cond, choose with nn.where, combine with nn.logical_and, ..."
+        )
+    return original(self)
+
+
 def mark_as_loss(original: Callable, self: Tensor, name: str | None = None, **kwargs: Any) -> None:
     """``Tensor.mark_as_loss`` with an optional name: that of the loss function, else ``loss``, numbered from 1 on"""
     taken = rf.get_run_ctx().losses

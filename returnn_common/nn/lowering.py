@@ -92,20 +92,14 @@ class Lowered:
 
         Like RETURNN itself it imports TensorFlow.
         """
-        namespace: dict[str, Any] = {}
-        limit = sys.getrecursionlimit()
-        try:
-            exec(
-                compile(self.config_text(**settings), "<returnn_common config>", "exec"), namespace
-            )
-        finally:
-            sys.setrecursionlimit(limit)  # which the config of a net with loops raises
-        helpers = (types.ModuleType, types.FunctionType, type, Dim)
-        return {
-            key: value
-            for key, value in namespace.items()
-            if not key.startswith("__") and not isinstance(value, helpers)
-        }
+        code = compile(self.config_text(**settings), "<returnn_common config>", "exec")
+
+        def run() -> dict[str, Any]:
+            namespace: dict[str, Any] = {}
+            exec(code, namespace)
+            return namespace
+
+        return options_of(run)
 
     def to_tensorflow(self, parameters: Mapping[str, numpy.ndarray]) -> dict[str, numpy.ndarray]:
         """
@@ -140,6 +134,21 @@ class Lowered:
         ``model=``, ... ``task`` defaults to the task this was lowered for.
         """
         return growing_config_text({1: self}, **settings)
+
+
+def options_of(define: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """what a config defines, without its modules, functions, classes and dims"""
+    limit = sys.getrecursionlimit()
+    try:
+        namespace = define()
+    finally:
+        sys.setrecursionlimit(limit)  # which the config of a net with loops raises
+    helpers = (types.ModuleType, types.FunctionType, type, Dim)
+    return {
+        key: value
+        for key, value in namespace.items()
+        if not key.startswith("__") and not isinstance(value, helpers)
+    }
 
 
 def growing_config_text(stages: Mapping[int, Lowered], **settings: Any) -> str:

@@ -96,7 +96,8 @@ class Stages:
         for loop in self.loops:
             lines.append(f"epoch loop, {loop.num_epochs or 'num_epochs of the config'}")
             for part in loop.parts:
-                lines.append(f"  {'step loop' if part.kind == 'step' else 'epoch'}{_text(part)}")
+                kind = f"step loop {part.name}" if part.kind == "step" else "epoch"
+                lines.append(f"  {kind}{_text(part)}")
         return "\n".join(lines) or "nothing is declared"
 
     @property

@@ -149,8 +149,8 @@ def layers_session(
     with (
         contextlib.nullcontext() if flat else _deep_recursion(),
         _returnn.behavior_version(),
+        graph.as_default(),  # first: RETURNN keeps the config in the graph
         global_config_ctx(config),
-        graph.as_default(),
         tf_compat.v1.Session(graph=graph, config=_session_options(optimize)) as session,
     ):
         tf_compat.v1.set_random_seed(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import checkpoints
 from ._engine import Average
+from .configs import run_config, to_config
 from .controls import EarlyStopping, Newbob, every_seconds, every_steps
 from .feeding import batches_from, prefetch
 from .fitting import fit, step_of
@@ -35,5 +36,7 @@ __all__ = [
     "fit",
     "prefetch",
     "run",
+    "run_config",
     "step_of",
+    "to_config",
 ]

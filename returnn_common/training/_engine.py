@@ -12,6 +12,7 @@ import returnn.frontend as rf
 
 from ..lines import calling_line
 from ..nn import _returnn
+from ..nn._stage import Stage
 from ._batches import Batch
 
 
@@ -56,7 +57,7 @@ class Draw:
 class Engine(Protocol):
     """One backend: runs steps, and holds the parameters and the state of the optimizers."""
 
-    def compile(self, step: Callable, paths: Sequence[str] | None) -> Any:
+    def compile(self, step: Callable | Stage, paths: Sequence[str] | None) -> Any:
         """a step that is ready to run; ``paths`` are the parameters that it updates, None for none at all"""
 
     def evaluate(self, compiled: Any, batch: Batch, draw: Draw) -> Values:

@@ -18,6 +18,8 @@ from ..nn._backend import LayersBackend
 from ..nn._graph import Node
 from ..nn._initial import initial_option
 
+_RANDOM = ("distribution", "bound", "minval", "maxval", "mean", "stddev")
+
 
 def initial_values(model: rf.Module, *, seed: int) -> dict[str, numpy.ndarray]:
     """``{path: value}`` as ``Parameter.initial`` says, zeros where nothing is said"""
@@ -29,15 +31,22 @@ def initial_values(model: rf.Module, *, seed: int) -> dict[str, numpy.ndarray]:
 
 def _initial_value(param: rf.Parameter, rng: numpy.random.Generator) -> numpy.ndarray:
     shape = [dim.dimension for dim in param.dims]
+    option = initial_of(param)
+    if isinstance(option, dict):
+        return _random(option, shape, rng).astype(param.dtype)
+    return numpy.array(numpy.broadcast_to(option, shape), dtype=param.dtype)
+
+
+def initial_of(param: rf.Parameter) -> Any:
+    """a number, an array, or the options of ``nn.random`` that say how it is drawn"""
     value = param.initial
     if isinstance(value, rf.init.ParamInit):
         with _returnn.selected(LayersBackend):  # where a random tensor says how it is drawn
             value = value(dims=param.dims, dtype=param.dtype)
     raw = getattr(value, "raw_tensor", None)
     if isinstance(raw, Node) and raw.cls == "random":
-        return _random(raw.opts, shape, rng).astype(param.dtype)
-    option = 0 if value is None else initial_option(value)
-    return numpy.array(numpy.broadcast_to(option, shape), dtype=param.dtype)
+        return {key: raw.opts[key] for key in _RANDOM if key in raw.opts}
+    return 0 if value is None else initial_option(value)
 
 
 def _random(opts: dict[str, Any], shape: list[int], rng: numpy.random.Generator) -> numpy.ndarray:
@@ -54,4 +63,4 @@ def _random(opts: dict[str, Any], shape: list[int], rng: numpy.random.Generator)
     return draw * opts.get("stddev", 1.0) + opts.get("mean", 0.0)
 
 
-__all__ = ["initial_values"]
+__all__ = ["initial_of", "initial_values"]

@@ -86,11 +86,11 @@ class LayersEngine:
 
     # --- from a step to a graph
 
-    def compile(self, step: Callable, paths: Sequence[str] | None) -> Compiled:
+    def compile(self, step: Callable | nn.Stage, paths: Sequence[str] | None) -> Compiled:
         stage = step if isinstance(step, nn.Stage) else None
         name = stage.title if stage else line_of(step)
         lowered = self._lowered(step, name, "train" if paths is not None else None)
-        templates = {**self.extern_data, **(stage.templates if stage else {})}
+        templates = stage.templates if stage else self.extern_data
         with self.graph.as_default():
             others = {id(e) for e in _returnn.effects_of_nets()}
             net = self._construct(lowered, train=paths is not None)
@@ -110,7 +110,7 @@ class LayersEngine:
                 self.updates.build(compiled, [path for path in paths if path in self.variables])
         return compiled
 
-    def _lowered(self, step: Callable, name: str, task: str | None) -> Any:
+    def _lowered(self, step: Callable | nn.Stage, name: str, task: str | None) -> Any:
         if isinstance(step, nn.Stage):
             return step.lowered(self.model)
         with telling_line():
@@ -142,8 +142,8 @@ class LayersEngine:
         before = set(self._all_variables())
         with (
             _returnn.behavior_version(),
+            self.graph.as_default(),  # first: RETURNN keeps the config in the graph
             global_config_ctx(config),
-            self.graph.as_default(),
             self.shared.of_net(names),
             random_numbers_of(self.draw),
             _recursion(flat=config.bool("flat_net_construction", False)),

@@ -78,8 +78,9 @@ def _tags(stage: Stage, batch: Mapping[str, Any]) -> list[str]:
 def _padded(arrays: Sequence[numpy.ndarray], dtype: str) -> numpy.ndarray:
     shape = numpy.max([array.shape for array in arrays], axis=0, initial=0).astype(int)
     out = numpy.zeros([len(arrays), *shape], dtype=dtype)
-    for row, array in zip(out, arrays):
-        row[tuple(slice(size) for size in array.shape)] = array
+    for i, array in enumerate(arrays):
+        place: tuple[Any, ...] = (i, *map(slice, array.shape))
+        out[place] = array
     return out
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from ..nn._stage import Stage
 from ..nn.stages import EpochLoop, Stages, declared
+from . import checkpoints
 from ._engine import Average
 from ._sources import batches_of, setting
 from ._stores import Stores
@@ -44,11 +45,11 @@ def run(
         last += setting("num_epochs", loop.num_epochs, "nn.epoch_loop()")
         for epoch in session.epochs(last):
             results = dict(run.epoch(loop, epoch, log))
-            log.epoch(**results)
+            log.epoch(**{name: losses for name, losses in results.items() if losses})
             session.state[_STATE] = run.stores.packed()
-            path = session.save(folder, metrics=_metrics(results))
+            session.save(folder, metrics=_metrics(results))
             del session.state[_STATE]
-    print(f"{path}: the last checkpoint; {log.file}: the log", file=sys.stderr)
+    print(f"trained: {checkpoints.last(folder)}, log: {log.file}", file=sys.stderr)
     return log
 
 
