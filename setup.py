@@ -15,9 +15,11 @@ OLDEST = {"returnn": "1.20260917.92059", "tensorflow": "2.20.0"}
 
 DATA = ["matplotlib", "rich", "soundfile"]
 DEMO = ["espeakng-loader", "h5py", "jiwer", "matplotlib", "rich", "soundfile"]
+TENSORBOARD = ["tensorboardX"]
 TORCH = ["torch>=2.13"]
 TEST = [
     *DEMO,
+    *TENSORBOARD,
     "build",
     "i6_models",  # the conformer to compare with
     "mypy",
@@ -85,7 +87,13 @@ setup(
         "safetensors",
         "sentencepiece",
     ],
-    extras_require={"torch": TORCH, "data": DATA, "demo": DEMO, "test": TEST},
+    extras_require={
+        "data": DATA,
+        "demo": DEMO,
+        "tensorboard": TENSORBOARD,
+        "test": TEST,
+        "torch": TORCH,
+    },
     entry_points={"console_scripts": ["returnn-common = returnn_common.cli:main"]},
     zip_safe=False,
 )

@@ -88,7 +88,7 @@ class LayersEngine:
 
     def compile(self, step: Callable | nn.Stage, paths: Sequence[str] | None) -> Compiled:
         stage = step if isinstance(step, nn.Stage) else None
-        name = stage.title if stage else line_of(step)
+        name = step.title if isinstance(step, nn.Stage) else line_of(step)
         lowered = self._lowered(step, name, "train" if paths is not None else None)
         templates = stage.templates if stage else self.extern_data
         with self.graph.as_default():

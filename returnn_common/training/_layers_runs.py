@@ -54,13 +54,15 @@ class _Run:
         self.is_given = [tensor.ref() in given for tensor in self.flat]
         computed = [tensor for tensor in self.flat if tensor.ref() not in given]
         targets = [getattr(operation, "op", operation) for operation in operations]
-        self.call = _returnn.callable_of_session(session, placeholders, computed, targets)
+        self.computes = bool(computed or targets)  # TensorFlow refuses to run nothing
+        if self.computes:
+            self.call = _returnn.callable_of_session(session, placeholders, computed, targets)
 
     def __call__(self, feed: Mapping[Any, Any]) -> Any:
         import tensorflow as tf
 
         values = [numpy.asarray(value, kind) for value, kind in zip(feed.values(), self.types)]
-        computed = iter(self.call(*values))
+        computed = iter(self.call(*values) if self.computes else ())
         if not any(self.is_given):
             return tf.nest.pack_sequence_as(self.fetches, list(computed))
         fed = {tensor.ref(): value for tensor, value in zip(self.placeholders, values)}
