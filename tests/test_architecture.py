@@ -53,7 +53,7 @@ PARTS = {
     "plugins": Part(own=("entry_points", "hookspecs", "records")),
     "nn": Part(other=("numpy", "returnn", "tree"), frameworks=True),
     "training": Part(
-        own=("nn", "data.part"),  # the part of a dataset that a config names
+        own=("data", "nn"),  # the part of a dataset that a config names
         other=("matplotlib", "numpy", "returnn", "safetensors", "tensorboardX"),
         frameworks=True,
     ),
