@@ -19,7 +19,7 @@ import numpy
 import pytest
 
 from returnn_common import nn, training
-from returnn_common.training import checkpoints
+from returnn_common.training import _distributed, checkpoints
 
 ROOT = Path(__file__).parent.parent
 TIME = nn.SpatialDim("time")
@@ -157,6 +157,7 @@ def main(folder):
     keep("pair", update_of_pair())
     keep("continued", {**run("killed"), **run("undisturbed")})
     results["program"] = run_program()
+    results["group"] = group_of_ones_own()
 
     session = make_session(Noisy())
     train, evaluate = session.step(mean_step), session.step(mean_step, update=False)
@@ -228,6 +229,20 @@ def run(kind, *, kill=False):
         board.write({"train": {"loss": 1.0}})
         board.close()
         return {f"{kind}/{path}": value for path, value in session.parameters.items()}
+
+
+def group_of_ones_own():
+    """whether a process group that a program has made stays"""
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    with make_session() as session:
+        pass
+    stays = distributed.is_initialized()
+    distributed.destroy_process_group()
+    with make_session() as other, make_session():
+        pass
+    return [session.world_size, stays, other.world_size, distributed.is_initialized()]
 
 
 def run_program():
@@ -341,12 +356,37 @@ def test_the_first_process_writes(ranks):
     folder, _, _, output = ranks
     assert [path.name for path in checkpoints.paths(folder / "undisturbed")] == ["step-00000006"]
     assert len(re.findall("^epoch 2, step 6: train: mean .*; dev: mean ", output, re.M)) == 2
-    assert "Warning" not in output
+    assert output.count("Warning") == 1  # where it is wanted
+
+
+def test_warning_where_all_train_on_the_same_batch(ranks):
+    message = r"test_training_distributed.py:\d+: all 2 processes train on the same batch; loop over session.batches"
+    assert len(re.findall(message, ranks[3])) == 1
 
 
 def test_the_program_of_the_document(ranks):
     _, results, _, _ = ranks
     assert [result["program"] for result in results] == [[0, 2, 30, 11], [1, 2, 30, 10]]
+
+
+def test_process_group_is_closed_where_it_was_made(ranks):
+    assert [result["group"] for result in ranks[1]] == [[2, True, 2, False]] * 2
+
+
+@pytest.mark.parametrize("local_rank", [0, 1, 2])
+def test_each_process_has_its_gpu(monkeypatch, local_rank):
+    import torch
+
+    selected = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    if local_rank == 2:
+        with pytest.raises(ValueError, match="is process 3 on this machine, which has 2 GPUs"):
+            _distributed._select_gpu()
+    else:
+        _distributed._select_gpu()
+        assert selected == [local_rank]
 
 
 def test_ranks_draw_other_random_numbers(ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import returnn.frontend as rf
 from returnn.tensor import Tensor, TensorDict, batch_dim
 
 from ..hints import valid_names
-from ..lines import line_of, telling_line
+from ..lines import calling_line, line_of, telling_line
 from ..nn import _returnn
 from ._batches import Batch, lacks
 from ._distributed import Alone
@@ -63,7 +64,7 @@ class TorchEngine:
                 param.raw_tensor = torch.nn.Parameter(value, requires_grad=path in trained)
         self.raw = {path: param.raw_tensor for path, param in self.parameters.items()}
         self.updates = Updates(self.parameters, groups)
-        self.model = model
+        self.model, self.is_first_update = model, True
         ranks.broadcast(self.raw.values(), "the initial values of a session")
 
     def close(self) -> None:
@@ -105,6 +106,9 @@ class TorchEngine:
         learning_rate: float,
     ) -> list[Values]:
         place = f"an update by {compiled.short_name} with the learning rate {learning_rate}"
+        if self.is_first_update and self.ranks.size > 1:
+            self._warn_of_the_same_batch(batches[0], place)
+        self.is_first_update = False
         values = self._backward(compiled, batches, draws, place)
         gradients = self._gradients(compiled)
         compiled.updated = tuple(gradients)
@@ -124,6 +128,15 @@ class TorchEngine:
         self.ranks.gather(None, f"an update by gradients with the checksum {_checksum(gradients)}")
         tensors = {path: torch.tensor(grad, device=self.device) for path, grad in gradients.items()}
         self.updates.apply(tensors, learning_rate, "the gradients")
+
+    def _warn_of_the_same_batch(self, batch: Batch, place: str) -> None:
+        checksums = self.ranks.gather(_checksum(batch.arrays), place)
+        if self.ranks.rank == 0 and len(set(checksums)) == 1:
+            warnings.warn(
+                f"{calling_line()}all {self.ranks.size} processes train on the same batch; "
+                f"loop over session.batches(...), which gives each process its share",
+                stacklevel=2,
+            )
 
     def _backward(
         self, compiled: Compiled, batches: Sequence[Batch], draws: Sequence[Draw], place: str
