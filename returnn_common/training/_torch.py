@@ -194,12 +194,17 @@ class TorchEngine:
     def _of_all_ranks(
         self, values: Sequence[Values], compiled: Compiled, place: str
     ) -> list[Values]:
-        """of all batches; the ranks agree here that they are at the same place, and on what is not finite"""
-        gathered = self.ranks.gather(list(values), place)
-        if len(gathered) > 1:
-            for rank, theirs in enumerate(gathered):
-                check_finite(theirs, f"{compiled.name} on rank {rank}")
-        return [one for theirs in gathered for one in theirs]
+        """
+        With the losses of all ranks; outputs stay where they are. The ranks agree here that they are at the same place,
+        and on what is not finite.
+        """
+        gathered = self.ranks.gather([one.losses for one in values], place)
+        if len(gathered) == 1:
+            return list(values)
+        for rank, theirs in enumerate(gathered):
+            check_finite([Values(losses) for losses in theirs], f"{compiled.name} on rank {rank}")
+        first, *others = (Values(losses) for theirs in gathered for losses in theirs)
+        return [Values(first.losses, values[0].outputs), *others]
 
     def _add_up(self, compiled: Compiled) -> None:
         """the gradients of all ranks into ``.grad``, and what is not trained, as running statistics, from rank 0"""
