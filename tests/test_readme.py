@@ -6,6 +6,7 @@ The blocks under one ``##`` heading run in order in one process.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,8 +48,17 @@ def run_program(code: str, folder: Path) -> subprocess.CompletedProcess:
     """
     (folder / "program.py").write_text(code, encoding="utf-8")
     code = f"import runpy, sys; sys.path.append({str(ROOT)!r}); runpy.run_path('program.py')"
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
+    }  # of processes that it starts
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
     )
 
 

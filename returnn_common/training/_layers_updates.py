@@ -32,9 +32,9 @@ class Updates:
         self.engine, self.groups = engine, list(groups)
         self.group_of = {path: group for group in groups for path in group.paths}
         self.slots: dict[str, dict[str, Any]] = {}  # path -> name -> variable
-        self.waiting: dict[
-            str, numpy.ndarray
-        ] = {}  # loaded state of parameters not yet in the graph
+        # loaded state of parameters not yet in the graph
+        self.waiting: dict[str, numpy.ndarray] = {}
+        self.empty: dict[str, Mapping[str, Any]] = {}  # slots without a value, their initial ones
         self.fed: dict[str, Any] = {}  # placeholders of gradients, by path
         self.applies: dict[tuple[str, ...], Any] = {}
         with engine.graph.as_default():
@@ -82,7 +82,9 @@ class Updates:
                 operations += [
                     self._update(path, grad, group, numbers) for path, grad in zip(paths, grads)
                 ]
-        return tf.group(*operations)
+        update = tf.group(*operations)
+        self._fill_slots()
+        return update
 
     def _update(self, path: str, gradient: Any, group: Group, numbers: _Numbers) -> Any:
         if type(group.rule) in _FUSED_ADAM:
@@ -211,18 +213,25 @@ class Updates:
     # --- what rules keep
 
     def _slots(self, path: str, initial: Mapping[str, Any]) -> dict[str, Any]:
-        """a variable for each name, made once, with the loaded or the initial value"""
+        """a variable for each name, made once; :meth:`_fill_slots` gives it the loaded or the initial value"""
         if path not in self.slots:
             self.slots[path] = {
                 name: _zero_variable(value, f"{path}/{name}") for name, value in initial.items()
             }
-            for name, variable in self.slots[path].items():
-                key = f"{path}/{name}"
+            self.empty[path] = initial
+        return self.slots[path]
+
+    def _fill_slots(self) -> None:
+        """when the operations are made: TensorFlow wants none changed behind a run"""
+        values = self.engine.session.run(self.empty)
+        self.empty = {}
+        for path, slots in values.items():
+            for name, value in slots.items():
+                key, variable = f"{path}/{name}", self.slots[path][name]
                 if key in self.waiting:
                     self._load(path, variable, self.waiting.pop(key))
                 else:
-                    self.engine.load(variable, self.engine.session.run(initial[name]))
-        return self.slots[path]
+                    self.engine.load(variable, value)
 
     def get_state(self) -> dict[str, numpy.ndarray]:
         got = self.engine.session.run(self.slots)

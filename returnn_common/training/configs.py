@@ -27,14 +27,15 @@ from .session import Session
 _TEMPLATE = '''#!returnn.py
 """RETURNN config of declared stages, made by returnn_common, which it needs: python -m returnn FILE"""
 
-{imports}
-from {package} import training
+{imports}from {package} import training
 
 use_tensorflow = True
 behavior_version = {behavior_version}
 task = "config:run"
 
+
 {functions}
+
 
 {settings}
 
@@ -119,12 +120,12 @@ def _own_text(model: rf.Module, stages: Stages, settings: Mapping[str, Any]) -> 
     if dims.lines:
         raise ValueError("training.to_config: settings cannot hold dims")
     return _TEMPLATE.format(
-        imports="\n".join(array_imports(text)),
+        imports="".join(f"{line}\n" for line in array_imports(text)),
         package=__package__.rpartition(".")[0],
         behavior_version=_returnn.BEHAVIOR_VERSION,
         functions="\n\n\n".join(_function(names[stage], stage, model) for stage in names),
         settings=text,
-    ).replace("\n\n\n\n", "\n\n\n")
+    )
 
 
 def _function(name: str, stage: Stage, model: rf.Module) -> str:

@@ -91,7 +91,9 @@ class _Run:
 
     def step_loop(self, stage: Stage, epoch: int) -> Iterator[dict[str, Average]]:
         """the losses of each step"""
-        batches = self.session.batches(batches_of(stage, epoch, self.batch_size))
+        batches = batches_of(stage, epoch, self.batch_size)
+        if stage.update is not False:  # of several processes each has its share; all others see all
+            batches = self.session.batches(batches)
         for index, batch in enumerate(batches):
             scalars = {"epoch_index": epoch, "step_index": index}
             result = self.steps[stage]({**batch, **scalars, **self.stores.get(stage, batch)})
