@@ -110,6 +110,20 @@ def test_layers_and_torch_are_compared_and_trained(tmp_path):
     assert all(rate > 0 for rate in figures["steps_per_second"].values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["loop", "engine", "random"])
+@pytest.mark.parametrize("backend", ["tensorflow-net-dict", "torch"])
+def test_a_session_is_compared(mode, backend):
+    pytest.importorskip("tensorflow" if backend != "torch" else "torch")
+    if (mode, backend) == ("random", "torch"):
+        pytest.skip("the peer is TensorFlow's")
+    out = run("session.py", mode, "--backend", backend, "--rounds", 2, "--steps", 2)
+    ratios = [line for line in out.splitlines() if line.startswith(f"{backend}: session / ")]
+    assert len(ratios) == 2, out
+    # far off only where one of the two does something else
+    assert all(0.3 < float(line.split(" = ")[1].split(",")[0]) < 3 for line in ratios), out
+
+
 def test_utilisation_of_a_gpu():
     """Without a GPU it says so; the peak belongs to the whole name."""
     torch = pytest.importorskip("torch")
