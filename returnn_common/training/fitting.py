@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..nn.root_module import RootModule
-from .logs import Log, averages
+from .logs import Log
 from .session import Session
 
 _Data = Callable[[int], Iterable[Mapping[str, Any]]]
@@ -47,7 +47,7 @@ def fit(
             model.on_step_end(session, result)
         others = {}
         if valid and valid_step:
-            others["valid"] = averages(valid_step(batch) for batch in valid(epoch))
+            others["valid"] = session.averages(valid_step, valid(epoch))
         line = log.epoch(**others)
         model.on_epoch_end(session, line)
         session.save(folder, metrics={f"valid_{k}": v for k, v in others.get("valid", {}).items()})
