@@ -1,4 +1,4 @@
-"""RETURNN's own loop and a loop of one's own train the same parameters, to the bit."""
+"""RETURNN's own loop, a loop of one's own and declared stages train the same parameters, to the bit."""
 
 from __future__ import annotations
 
@@ -74,6 +74,24 @@ def train(backend, optimizer, save):
         for batch in training.batches_from(batches(), extern_data):
             step(batch)
     numpy.savez("own.npz", **session.parameters)
+    train_declared(backend, optimizer)
+
+
+def declare(model, data):
+    with nn.Stages() as stages, nn.epoch_loop(3), nn.step_loop(data):
+        tensors = {name: nn.extern_data(template) for name, template in extern_data.items()}
+        train_step(model=model, extern_data=tensors)
+    return stages
+
+
+def train_declared(backend, optimizer):
+    model = Model()
+    stages = declare(model, lambda epoch: training.batches_from(batches(), extern_data))
+    session = training.Session(
+        model, extern_data=extern_data, optimizer=optimizer, learning_rate=0.01, backend=backend
+    )
+    training.run(session, stages=stages)
+    numpy.savez("declared.npz", **session.parameters)
 
 
 settings = dict(
@@ -93,20 +111,26 @@ settings = dict(
 
 LAYERS = """
 import my_training as t
-from returnn_common import nn
+from returnn_common import nn, training
 
 def save(session):
     net = session._engine.nets[0]
     with session._engine.graph.as_default():
         net.save_params_to_file("init", session=session._engine.session)
 
-lowered = nn.lower(t.get_model(), t.train_step, t.extern_data)
-text = lowered.config_text(
+settings = dict(
+    num_epochs=3,
+    train=t.settings["train"],
     optimizer={"class": "adam", "epsilon": 1e-16},
     preload_from_files={"init": {"filename": "init", "init_for_train": True}},
-    **t.settings,
 )
+settings.update(t.settings)
+lowered = nn.lower(t.get_model(), t.train_step, t.extern_data)
+text = lowered.config_text(**settings)
 open("x.config", "w").write(text)
+model = t.get_model()
+declared = t.declare(model, settings.pop("train"))
+assert training.to_config(model, declared, **settings) == text
 t.train("tensorflow-net-dict", {"class": "adam", "epsilon": 1e-16}, save)
 """
 
@@ -176,7 +200,8 @@ def test_three_epochs_give_the_same_parameters(backend, tmp_path):
     run(RETURNN, tmp_path)
     run(implicit, tmp_path)
     expected = dict(numpy.load(tmp_path / "implicit.npz"))
-    got = dict(numpy.load(tmp_path / "own.npz"))
-    assert got.keys() == expected.keys() and len(got) == 11
-    for path, value in expected.items():
-        numpy.testing.assert_array_equal(got[path], value, err_msg=path)
+    for loop in ("own", "declared"):
+        got = dict(numpy.load(tmp_path / f"{loop}.npz"))
+        assert got.keys() == expected.keys() and len(got) == 11
+        for path, value in expected.items():
+            numpy.testing.assert_array_equal(got[path], value, err_msg=f"{loop} {path}")
