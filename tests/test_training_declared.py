@@ -139,6 +139,21 @@ def test_what_a_loop_logs(tmp_path):
     )
 
 
+def test_a_function_behind_each_epoch_may_change_the_rate_and_end_the_run(tmp_path):
+    model, lines = Model(), []
+
+    def on_epoch_end(session, line):
+        lines.append(line)
+        session.learning_rate *= 0.5
+        return session.epoch == 2
+
+    session = session_of(model)
+    run(session, tmp_path, declare_supervised(model, 5), on_epoch_end=on_epoch_end)
+    assert [line["epoch"] for line in lines] == [1, 2] and lines[0]["train"]["ce"] > 0
+    info = checkpoints.read_info(checkpoints.last(tmp_path))
+    assert (info["epoch"], info["learning_rate"]) == (2, 0.05 * 0.5**2)
+
+
 # --- align, then train
 
 
