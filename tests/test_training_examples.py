@@ -265,3 +265,30 @@ def test_growing_goes_on_improving(backend):
     assert [smaller["layers"], larger["layers"]] == [1, 2]
     assert larger["before"] == pytest.approx(smaller["after"], abs=1e-5)
     assert larger["after"] < 0.9 * larger["before"]
+
+
+def test_growing_by_another_session(tmp_path):
+    names = example("growing")
+    batch = next(names["batches"](1))
+
+    def make_session(num_layers):
+        names["main"].__globals__["NUM_LAYERS"] = num_layers
+        return training.Session(
+            names["Model"](), extern_data=names["EXTERN_DATA"], backend="torch", seed=num_layers
+        )
+
+    small, large = make_session(1), make_session(2)
+    train, loss = small.step(names["step_with"](1)), large.step(names["step_with"](2), update=False)
+    train(batch)
+    large.load(small.save(tmp_path), strict=False)
+    assert loss(batch)["ce"] == pytest.approx(train(batch)["ce"], abs=1e-5)
+
+
+# --- the page
+
+
+def test_each_example_is_on_the_pages():
+    for page in ("examples", "training"):
+        text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+        for file in (ROOT / "examples/training").glob("*.py"):
+            assert f"examples/training/{file.name}" in text
