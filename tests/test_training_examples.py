@@ -158,11 +158,15 @@ def test_endless_stream_goes_on_where_it_was(backend, tmp_path):
 
 def test_endless_stream_lowers_the_learning_rate_and_stops(tmp_path):
     main = example("endless_stream")["main"]
-    main.__globals__["EVERY"] = 20
+    main.__globals__.update(EVERY=20, PATIENCE=2, MIN_DELTA=0.01)
     lines = main("torch", folder=tmp_path)
     losses = [line["dev"]["ce"] for line in lines]
     assert min(losses) < 0.3 * losses[0]
-    assert min(losses[-2:]) >= min(losses[:-2])  # two in a row without a new best one
+    best, without = numpy.inf, [0]
+    for loss in losses:
+        without.append(0 if loss < best - 0.01 else without[-1] + 1)
+        best = best if without[-1] else loss
+    assert without[-1] == 2 and max(without[:-1]) == 1
     rates = [0.01]
     for old, new in zip(losses, losses[1:]):
         rates.append(rates[-1] * (0.5 if (new - old) / new > -0.01 else 1.0))

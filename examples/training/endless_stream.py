@@ -20,7 +20,7 @@ import numpy
 from returnn_common import nn, training
 from returnn_common.training import checkpoints
 
-EVERY, PATIENCE = 50, 2
+EVERY, PATIENCE, MIN_DELTA = 50, 2, 0.001
 TIME = nn.SpatialDim("time")
 FEATURES, TAGS = nn.FeatureDim("features", 5), nn.FeatureDim("tags", 5)
 EXTERN_DATA = {
@@ -76,7 +76,7 @@ def main(
     session.resume(folder)
     is_due = training.every_steps(session, EVERY)
     newbob = training.Newbob(session)
-    stopping = training.EarlyStopping(session, patience=PATIENCE)
+    stopping = training.EarlyStopping(session, patience=PATIENCE, min_delta=MIN_DELTA)
     for batch in session.batches(batches):
         if stopping.done or session.global_train_step >= max_steps:
             break
