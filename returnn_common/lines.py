@@ -59,9 +59,26 @@ def telling_line() -> Iterator[None]:
         where = _failing_line(error.__traceback__)
         if type(error) not in _RAISED_AGAIN or not where or where in str(error):
             raise
-        kind = ValueError if isinstance(error, KeyError) else type(error)
-        message = error.args[0] if error.args else type(error).__name__
-        raise kind(f"{where}{message}") from error
+        raise _with_line(where, error) from error
+
+
+@contextlib.contextmanager
+def telling_this_line(line: str) -> Iterator[None]:
+    """an error inside, to which no line of the user's led, is raised again with this one in front, unless one is"""
+    try:
+        yield
+    except _RAISED_AGAIN as error:
+        is_told = getattr(error, "tells_line", False) or _failing_line(error.__traceback__)
+        if type(error) not in _RAISED_AGAIN or is_told:
+            raise
+        raised = _with_line(line, error)
+        raised.tells_line = True  # type: ignore[attr-defined]
+        raise raised from error
+
+
+def _with_line(line: str, error: BaseException) -> BaseException:
+    kind = ValueError if isinstance(error, KeyError) else type(error)
+    return kind(f"{line}{error.args[0] if error.args else type(error).__name__}")
 
 
 def _failing_line(traceback: TracebackType | None) -> str:
@@ -74,4 +91,4 @@ def _failing_line(traceback: TracebackType | None) -> str:
     return where
 
 
-__all__ = ["calling_line", "is_users", "line_of", "telling_line"]
+__all__ = ["calling_line", "is_users", "line_of", "telling_line", "telling_this_line"]

@@ -14,8 +14,10 @@ from returnn.tensor import Dim, Tensor, batch_dim
 
 from ._config_calls import config_eval, is_traced
 from ._graph import Graph, Node, Region, add_node, layer
+from ._recording import recorded
 
 
+@recorded
 def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Tensor, Dim]:
     """
     the frames ``[B, out_spatial_dim, ..]`` of ``source`` where ``mask`` ``[B, spatial_dim]`` is
@@ -35,6 +37,7 @@ def select_frames(source: Tensor, mask: Tensor, *, spatial_dim: Dim) -> tuple[Te
     return out, out_dim
 
 
+@recorded
 def masked_computation(
     body: Callable[[Tensor, Dim], Tensor], source: Tensor, mask: Tensor, *, spatial_dim: Dim
 ) -> tuple[Tensor, Dim]:
@@ -75,6 +78,7 @@ def masked_computation(
     return out, out_dim
 
 
+@recorded
 def unmask(source: Tensor, mask: Tensor, *, in_spatial_dim: Dim, spatial_dim: Dim) -> Tensor:
     """
     ``[B, spatial_dim, ..]``: at each frame what ``source`` ``[B, in_spatial_dim, ..]`` has for the

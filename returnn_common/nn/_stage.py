@@ -13,7 +13,11 @@ from returnn.tensor import Tensor, TensorDict
 from ..lines import telling_line
 from . import _returnn
 from ._graph import Graph
+from ._held import parameters_as_nodes
+from ._outermost import recording_calls
 from ._program import Program
+from ._recorded import Call, problems
+from ._recording import Recording
 from .lowering import (
     Lowered,
     add_extern_tensor,
@@ -55,6 +59,7 @@ class Stage:
         self._graph: Graph | None = None
         self._data = TensorDict()
         self._program: Program | None = None
+        self._recording: Recording | None = None
         self._lowered: tuple[rf.Module, Lowered] | None = None
 
     def __repr__(self) -> str:
@@ -75,13 +80,14 @@ class Stage:
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
         """what runs inside becomes this stage"""
-        with telling_line(), tracing() as graph:
+        with telling_line(), parameters_as_nodes(), tracing() as graph:
             graph.modules = None
             self._graph = graph
             _TRACED.append(self)
             try:
                 with self._context() as ctx:
-                    yield
+                    with recording_calls(self._data, ctx) as self._recording:
+                        yield
                     roots = self._roots(ctx)
             finally:
                 _TRACED.remove(self)
@@ -127,7 +133,12 @@ class Stage:
     def add_data(self, name: str, template: Tensor) -> Tensor:
         """one more tensor that it reads"""
         self.templates[name] = template
-        return add_extern_tensor(self._data, name, template)
+        if self._recording is None:
+            return add_extern_tensor(self._data, name, template)
+        with self._recording.paused():
+            tensor = add_extern_tensor(self._data, name, template)
+        self._recording.add_data(name, tensor)
+        return tensor
 
     def scalar(self, name: str) -> Tensor:
         """a number that is fed, one of :data:`SCALARS`"""
@@ -152,6 +163,19 @@ class Stage:
             self._lowered = model, self._lower(model)
         return self._lowered[1]
 
+    def recorded(self, model: rf.Module) -> list[Call]:
+        """
+        The calls of this stage, for a backend that runs them again.
+
+        Raises ValueError where it uses a parameter that the model does not have, or what no call has given.
+        """
+        assert self._program is not None and self._recording is not None
+        self._name_parameters(self._program, model)
+        calls = self._recording.needed_calls()
+        for problem in problems(calls):
+            raise ValueError(problem)
+        return calls
+
     def _lower(self, model: rf.Module) -> Lowered:
         assert self._program is not None and self._graph is not None
         if self._lowered is not None:
@@ -159,18 +183,22 @@ class Stage:
                 f"{self.line}this stage runs with another model already; declare it again"
             )
         program = self._program
-        program.parameters = {
-            id(param.raw_tensor): (path, param) for path, param in model.named_parameters()
-        }
+        self._name_parameters(program, model)
+        self._graph.name_module(model)
+        outputs = [STORED + name for name in self.stored]
+        return emit(program, self._graph, self._data, task="train", outputs=outputs)
+
+    def _name_parameters(self, program: Program, model: rf.Module) -> None:
+        with parameters_as_nodes():
+            program.parameters = {
+                id(param.raw_tensor): (path, param) for path, param in model.named_parameters()
+            }
         for node in program.live:
             if node.cls == "variable" and id(node) not in program.parameters:
                 raise ValueError(
                     f"{self.line}this stage uses the parameter {node.tensor}, which is not in the model "
                     f"{type(model).__name__} of the session; it must be a part of it"
                 )
-        self._graph.name_module(model)
-        outputs = [STORED + name for name in self.stored]
-        return emit(program, self._graph, self._data, task="train", outputs=outputs)
 
 
 def _templates_of(data: Any) -> dict[str, Tensor]:
@@ -182,13 +210,43 @@ def _templates_of(data: Any) -> dict[str, Tensor]:
     return as_templates(given)
 
 
-_TRACED: list[Stage] = []
+class Replayed:
+    """A stage that runs on another backend: what nn.load, nn.store and the scalars read inside of a model's methods."""
+
+    def __init__(self, stage: Stage, data: TensorDict):
+        self.kind, self.stages = stage.kind, stage.stages
+        self.stored: dict[str, Tensor] = {}
+        self.loaded: dict[str, Tensor] = {}
+        self._data = data
+
+    def has(self, data: Any) -> bool:
+        return self._data.data is data
+
+    def add_data(self, name: str, template: Tensor) -> Tensor:
+        return self._data.data[name]
+
+    def scalar(self, name: str) -> Tensor:
+        return self._data.data[name]
 
 
-def current() -> Stage | None:
-    """the stage that is being traced, unless a step function runs"""
+@contextlib.contextmanager
+def replayed(stage: Stage, data: TensorDict) -> Iterator[Replayed]:
+    """the stage runs inside, on this data"""
+    found = Replayed(stage, data)
+    _TRACED.append(found)
+    try:
+        yield found
+    finally:
+        _TRACED.remove(found)
+
+
+_TRACED: list[Stage | Replayed] = []
+
+
+def current() -> Stage | Replayed | None:
+    """the stage that is being traced or run again, unless a step function runs"""
     data = _returnn.current_extern_data()
     return next((stage for stage in _TRACED if stage.has(data)), None)
 
 
-__all__ = ["SCALARS", "STORED", "Stage", "current"]
+__all__ = ["SCALARS", "STORED", "Replayed", "Stage", "current", "replayed"]

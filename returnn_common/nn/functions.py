@@ -12,11 +12,13 @@ from . import _control_flow
 from ._config_calls import config_eval, is_traced
 from ._masked import masked_computation, select_frames, unmask
 from ._names import any_feature_dim, resolve_dim
+from ._recording import recorded
 
 #: Tensors that a loss function named; ``mark_as_loss`` without a name takes it.
 _LOSS_NAMES = ("cross_entropy", "ctc")
 
 
+@recorded
 def dropout(
     source: Tensor,
     dropout: float,
@@ -46,6 +48,7 @@ def dropout(
     return rf.dropout(source, dropout, axis=axis, on_forward=on_forward)
 
 
+@recorded
 def cross_entropy(
     estimated: Tensor, target: Tensor, *, axis: Dim | None = None, estimated_type: str = "logits"
 ) -> Tensor:
@@ -77,6 +80,7 @@ def cross_entropy(
     return loss
 
 
+@recorded
 def ctc_loss(
     *,
     logits: Tensor,
@@ -121,6 +125,7 @@ def _check_ctc(logits: Tensor, targets: Tensor, time_dim: Dim, labels_dim: Dim, 
         )
 
 
+@recorded
 def ctc_greedy_decode(
     logits: Tensor, *, in_spatial_dim: Dim, blank_index: int, target_dim: Dim | None = None
 ) -> tuple[Tensor, Dim]:
@@ -144,6 +149,7 @@ def ctc_greedy_decode(
     return labels, out_spatial_dim
 
 
+@recorded
 def check_length(source: Tensor, *, spatial_dim: Dim, max_length: int) -> Tensor:
     """
     ``source`` itself; when it runs, an error where a sequence has more than ``max_length`` frames of ``spatial_dim``.
@@ -166,6 +172,7 @@ def check_length(source: Tensor, *, spatial_dim: Dim, max_length: int) -> Tensor
     return source
 
 
+@recorded
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     *,

@@ -20,7 +20,8 @@ from ..hints import near_misses, valid_names
 from ..lines import calling_line
 from . import _returnn
 from ._names import SpatialDim
-from ._stage import STORED, Stage, current
+from ._recording import recorded
+from ._stage import STORED, Replayed, Stage, current
 
 
 class EpochLoop:
@@ -295,6 +296,7 @@ def extern_data(data: str | Tensor) -> Tensor:
     return found[name]
 
 
+@recorded
 def store(name: str, tensor: Tensor) -> None:
     """
     Keep what a step computed for each sequence, under its tag, for :func:`load` in another step loop, or later.
@@ -354,7 +356,7 @@ def _stored_template(stages: Stages, name: str) -> Tensor:
     return template
 
 
-def _current_step(function: str, name: str) -> Stage:
+def _current_step(function: str, name: str) -> Stage | Replayed:
     stage = current()
     if stage is None or stage.kind != "step":
         raise ValueError(f"nn.{function}({name!r}) stands outside of nn.step_loop()")
@@ -363,7 +365,8 @@ def _current_step(function: str, name: str) -> Stage:
 
 def _scalar(name: str, stages: Stages, form: str) -> Tensor:
     stage = current()
-    if stage is None or stage.stages is not stages or form not in stages.open:
+    is_open = form in stages.open or isinstance(stage, Replayed)
+    if stage is None or stage.stages is not stages or not is_open:
         raise ValueError(f"{calling_line()}{name} is read outside of the nn.{form}() that gave it")
     return stage.scalar(name)
 

@@ -16,10 +16,14 @@ from returnn.tensor import Tensor, TensorDict, batch_dim
 from ..hints import valid_names
 from ..lines import calling_line, line_of, telling_line
 from ..nn import _returnn
+from ..nn._held import hold
+from ..nn._stage import Stage
+from ..nn.lowering import with_feature_dim
 from ._batches import Batch, lacks
 from ._distributed import Alone
 from ._engine import Draw, MarksLosses, Values, check_finite, with_checks
 from ._groups import Group
+from ._replay import step_of
 from ._torch_updates import Updates
 
 
@@ -33,6 +37,7 @@ class Compiled:
     task: str | None
     templates: Mapping[str, Tensor]
     needed: tuple[str, ...] = ()  # whatever the step reads
+    is_declared: bool = False  # a stage, which may mark nothing
     updated: tuple[str, ...] = ()  # parameters in the last update: those that the losses depend on
 
     @property
@@ -58,6 +63,7 @@ class TorchEngine:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.parameters = dict(model.named_parameters())
         trained = {path for group in groups for path in group.paths}
+        hold(model)
         with self._backend():
             for path, param in self.parameters.items():
                 value = torch.tensor(values[path], device=self.device)
@@ -81,7 +87,11 @@ class TorchEngine:
             rf.select_backend_torch()
             yield
 
-    def compile(self, step: Callable, paths: Sequence[str] | None) -> Compiled:
+    def compile(self, step: Callable | Stage, paths: Sequence[str] | None) -> Compiled:
+        if isinstance(step, Stage):
+            given = {n: with_feature_dim(t.copy_template()) for n, t in step.templates.items()}
+            function, updated = step_of(step, self.model), None if paths is None else list(paths)
+            return Compiled(step.title, function, updated, "train", given, is_declared=True)
         return Compiled(
             line_of(step),
             step,
@@ -96,7 +106,7 @@ class TorchEngine:
         import torch
 
         with torch.no_grad(), self._run(compiled, batch, draw) as ctx:
-            return _losses(ctx) if compiled.task == "train" else _outputs(ctx)
+            return _values(ctx)
 
     def update(
         self,
@@ -151,7 +161,7 @@ class TorchEngine:
         else:
             with self._run(compiled, batches[0], draws[0]) as ctx:
                 self._differentiate(compiled, ctx.total_loss())
-                values = [_losses(ctx)]
+                values = [_values(ctx)]
         check_finite(values, compiled.name)
         if self.ranks.size > 1:
             self._add_up(compiled)
@@ -162,7 +172,7 @@ class TorchEngine:
     ) -> list[Values]:
         """the share of this rank in the gradients; a loss that is to be a mean is one over the frames of all ranks"""
         with self._run(compiled, batch, draw) as ctx:
-            values = self._of_all_ranks([_losses(ctx)], compiled, place)
+            values = self._of_all_ranks([_values(ctx)], compiled, place)
             parts = [
                 part / _frames(values, name) if name else part for name, part in _parts(ctx).items()
             ]
@@ -181,7 +191,7 @@ class TorchEngine:
                 for name, part in parts.items():
                     self._differentiate(compiled, part, again=len(parts) > 1)
                     _add(sums.setdefault(name, {}), self._take_gradients(compiled))
-                values.append(_losses(ctx))
+                values.append(_values(ctx))
         values = self._of_all_ranks(values, compiled, place)
         for name, gradients in sums.items():
             frames = _frames(values, name) if name else 1.0
@@ -260,7 +270,7 @@ class TorchEngine:
     def _run_as(
         self, task: str, compiled: Compiled, batch: Batch, draw: Draw
     ) -> Iterator[rf.RunCtx]:
-        data, train = self._tensors(batch), compiled.paths is not None
+        data, train = self._tensors(compiled, batch), compiled.paths is not None
         with self._backend(), _random_numbers(draw, self.ranks.rank, self.device):
             try:
                 with (
@@ -271,14 +281,15 @@ class TorchEngine:
                 ):
                     with telling_line():
                         with_checks(compiled.step, task=task)(model=self.model, extern_data=data)
-                    _check_marks(ctx, task, compiled)
+                    if not compiled.is_declared:
+                        _check_marks(ctx, task, compiled)
                     yield ctx
             except _Lacks as error:
                 raise lacks(error.args[0], batch.names, compiled.name) from None
             finally:
                 _returnn.reset_dims([batch_dim, *batch.lengths])
 
-    def _tensors(self, batch: Batch) -> TensorDict:
+    def _tensors(self, compiled: Compiled, batch: Batch) -> TensorDict:
         import torch
 
         sizes = {
@@ -290,9 +301,9 @@ class TorchEngine:
         number = torch.tensor(batch.num_seqs, dtype=torch.int32)
         _returnn.set_size(batch_dim, Tensor("batch", (), "int32", raw_tensor=number))
         data = TensorDict()
-        data.data = _Given(self.extern_data)
+        data.data = _Given(compiled.templates)
         for name, array in batch.arrays.items():
-            data.data[name] = self.extern_data[name].copy_template()
+            data.data[name] = compiled.templates[name].copy_template()
             data.data[name].raw_tensor = torch.from_numpy(array).to(self.device)
         return data
 
@@ -375,27 +386,27 @@ def _parts(ctx: rf.RunCtx) -> dict[str, Any]:
     return {**({"": sum(scaled.values())} if scaled else {}), **means}
 
 
-def _losses(ctx: rf.RunCtx) -> Values:
-    return Values(
-        losses={
-            name: (_number(loss.get_summed_loss()), _number(loss.get_inv_norm_factor()))
-            for name, loss in ctx.losses.items()
-        }
-    )
+def _values(ctx: rf.RunCtx) -> Values:
+    """the losses and outputs that were marked"""
+    losses = {
+        name: (_number(loss.get_summed_loss()), _number(loss.get_inv_norm_factor()))
+        for name, loss in ctx.losses.items()
+    }
+    return Values(losses, _outputs(ctx))
 
 
 def _number(value: Any) -> float:
     return float(value.raw_tensor.detach()) if isinstance(value, Tensor) else float(value)
 
 
-def _outputs(ctx: rf.RunCtx) -> Values:
+def _outputs(ctx: rf.RunCtx) -> dict[str, numpy.ndarray]:
     outputs = {}
     for name, tensor in ctx.outputs.data.items():
         outputs[name] = _numpy(tensor.raw_tensor)
         for axis, dim in enumerate(tensor.dims):
             if dim.is_dynamic() and not dim.is_batch_dim():
                 outputs[f"{name}:size{axis}"] = _numpy(_returnn.raw_size_of(dim))
-    return Values(outputs=outputs)
+    return outputs
 
 
 def _frames(values: Sequence[Values], name: str) -> float:
