@@ -89,11 +89,10 @@ def main(
             stopping(dev["ce"])
             session.save(folder, metrics={"dev_ce": dev["ce"]})
             checkpoints.remove_others(folder, keep_last=2, keep_best=1, metric="dev_ce")
-    best = checkpoints.best(folder, "dev_ce")
-    metrics = checkpoints.read_info(best)["metrics"]
-    print(
-        f"stopped at step {session.global_train_step}, best is {best}: dev {metrics['dev_ce']:.4g}"
-    )
+    if session.rank == 0:  # of several processes, under torchrun
+        best = checkpoints.best(folder, "dev_ce")
+        loss = checkpoints.read_info(best)["metrics"]["dev_ce"]
+        print(f"stopped at step {session.global_train_step}, best is {best}: dev {loss:.4g}")
     return log.lines()
 
 

@@ -117,7 +117,8 @@ def main(
     best = checkpoints.best(folder, "dev_ctc")
     session.set_parameters(checkpoints.read_parameters(best))
     rate = error_rate(recognize, dev_data)
-    print(f"{best}: {100 * rate:.1f} % of all dev sequences have an error")
+    if session.rank == 0:  # of several processes, under torchrun
+        print(f"{best}: {100 * rate:.1f} % of all dev sequences have an error")
     return log.lines(), rate
 
 
