@@ -806,3 +806,13 @@ def test_quiet_log():
     _returnn.quiet_log()
     message = changed("initialises its log otherwise", "quiet_log", "sessions that print nothing")
     assert log.initialized, message
+
+
+def test_quiet_devices(capsys):
+    from returnn.tf.util import basic
+
+    basic._list_local_devices, basic._setup_tf_thread_pools_called_once = None, False
+    _returnn.quiet_devices()
+    devices = basic.get_tf_list_local_devices()
+    message = changed("looks for devices otherwise", "quiet_devices", "sessions that print nothing")
+    assert devices and not capsys.readouterr().out, message

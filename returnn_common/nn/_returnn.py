@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -247,6 +248,17 @@ def quiet_log() -> None:
         log.initialize(verbosity=[1])
 
 
+def quiet_devices() -> None:
+    """
+    RETURNN's layers ask for the devices when they are constructed, and it prints that it looks for them, and sets up
+    thread pools, unless both have happened: ``setup_tf_thread_pools`` and ``get_tf_list_local_devices`` do it once.
+    """
+    from returnn.tf.util.basic import get_tf_list_local_devices, setup_tf_thread_pools
+
+    setup_tf_thread_pools()
+    get_tf_list_local_devices(file=io.StringIO())
+
+
 class NetLoss(NamedTuple):
     """One loss, or error, of a net: scalars in TensorFlow."""
 
@@ -390,6 +402,7 @@ __all__ = [
     "mel",
     "on_mark_as_loss",
     "operation_of",
+    "quiet_devices",
     "quiet_log",
     "random_uniform_of_layers",
     "raw_size_of",

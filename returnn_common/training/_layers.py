@@ -76,6 +76,7 @@ class LayersEngine:
         options = tf_compat.v1.ConfigProto(allow_soft_placement=True)
         options.gpu_options.allow_growth = True
         self.session = tf_compat.v1.Session(graph=self.graph, config=options)
+        _returnn.quiet_devices()
         self.runs = Runs(self.session)
         with self.graph.as_default():
             self.draw = tf_compat.v1.placeholder(tf.int32, [2], name="random_draw")
