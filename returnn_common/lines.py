@@ -63,7 +63,7 @@ def telling_line() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def telling_this_line(line: str) -> Iterator[None]:
+def telling_this_line(line: Callable[[], str]) -> Iterator[None]:
     """an error inside, to which no line of the user's led, is raised again with this one in front, unless one is"""
     try:
         yield
@@ -71,7 +71,7 @@ def telling_this_line(line: str) -> Iterator[None]:
         is_told = getattr(error, "tells_line", False) or _failing_line(error.__traceback__)
         if type(error) not in _RAISED_AGAIN or is_told:
             raise
-        raised = _with_line(line, error)
+        raised = _with_line(line(), error)
         raised.tells_line = True  # type: ignore[attr-defined]
         raise raised from error
 

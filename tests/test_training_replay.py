@@ -340,7 +340,7 @@ def without_train_flag(model, data, classes, index):
 
 def functions_by_their_names(model, data, classes, index):
     hidden = relu(model.linear(reverse_sequence(data, axis=TIME)))
-    selected, dim = select_frames(hidden, reduce_max(hidden, axis=HIDDEN) > 0.5, spatial_dim=TIME)
+    selected, _dim = select_frames(hidden, reduce_max(hidden, axis=HIDDEN) > 0.5, spatial_dim=TIME)
     _, last = scan(
         lambda x, state: (x, x + state),
         spatial_dim=TIME,

@@ -6,6 +6,7 @@ operations, for whatever calls those past the others.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -79,13 +80,20 @@ class _Watched(NamedTuple):
 
     def wrapped(self) -> Any:
         """what takes its place"""
-        if isinstance(self.owner, type) and issubclass(self.owner, LayersBackend):
-            late: Late = LateOfBackend(_returnn.global_backend, self.name)
-            return staticmethod(recorder(late, self.function, pure=self.is_pure))
-        late = Late(self.owner, self.name)
-        if inspect.isgeneratorfunction(inspect.unwrap(self.function)):
-            return context_recorder(late, self.function)
-        return recorder(late, self.function, pure=self.is_pure)
+        is_rf = not (isinstance(self.owner, type) and issubclass(self.owner, rf.Module))
+        return (_kept_wrapper if is_rf else _wrapper)(*self)
+
+
+def _wrapper(owner: Any, name: str, function: Callable, is_pure: bool) -> Any:
+    if owner is LayersBackend:
+        late: Late = LateOfBackend(_returnn.global_backend, name)
+        return staticmethod(recorder(late, function, pure=is_pure))
+    if inspect.isgeneratorfunction(inspect.unwrap(function)):
+        return context_recorder(Late(owner, name), function)
+    return recorder(Late(owner, name), function, pure=is_pure)
+
+
+_kept_wrapper = functools.lru_cache(maxsize=512)(_wrapper)
 
 
 @contextlib.contextmanager
@@ -154,6 +162,7 @@ def _of_rf() -> Iterator[_Watched]:
                 yield _Watched(module, name, function, function.__module__ in _PURE)
 
 
+@functools.lru_cache(maxsize=512)
 def _is_activation(function: Any) -> bool:
     """whether it is an elementwise function, which is also passed on and compared; the backend's are watched instead"""
     is_math = function.__module__ == "returnn.frontend.math_"

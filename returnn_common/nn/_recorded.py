@@ -305,11 +305,13 @@ def _slots(results: Sequence[Result]) -> set[int]:
 
 def run_calls(calls: Sequence[Call], run: Run) -> None:
     """one after the other; an error names the line of its call in the body"""
-    for call in calls:
-        with telling_this_line(call.line):
+    line = ""
+    with telling_this_line(lambda: line):
+        for call in calls:
+            line = call.line
             call.run(run)
-        for slot in call.last_uses:
-            run.values.pop(slot, None)
+            for slot in call.last_uses:
+                run.values.pop(slot, None)
 
 
 class Function(Ref):

@@ -68,7 +68,6 @@ class Recording:
 
     def __init__(self, data: TensorDict, ctx: rf.RunCtx):
         self.calls: list[Call] = []
-        self.is_inside = False  # of a call that is being recorded
         self._slots: dict[int, int] = {}  # id of a value -> its slot
         self._number = 0
         self._kept: list[Any] = []  # so that no id is used twice
@@ -93,11 +92,11 @@ class Recording:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """what is called inside is not recorded"""
-        before, self.is_inside = self.is_inside, True
+        before, _OUTERMOST[:] = list(_OUTERMOST), []
         try:
             yield
         finally:
-            self.is_inside = before
+            _OUTERMOST[:] = before
 
     def needed_calls(self) -> list[Call]:
         """what another backend must run"""
@@ -121,11 +120,8 @@ class Recording:
         def traced(arg: Any) -> Any:
             return self._traced_function(functions[id(arg)]) if id(arg) in functions else arg
 
-        self.is_inside = True
-        try:
+        with self.paused():
             value = function(*map(traced, args), **{n: traced(arg) for n, arg in kwargs.items()})
-        finally:
-            self.is_inside = False
         call.results = self._results(value)
         for (filled, container), contents in zip(containers, before):
             if _contents(filled) != contents:
@@ -138,10 +134,11 @@ class Recording:
 
         @functools.wraps(function.original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self.is_inside:
+            if _OUTERMOST:  # called later, as any function
                 return function.original(*args, **kwargs)
             args, kwargs = self._inner(args), self._inner(kwargs)
-            outer, self.calls, self.is_inside = self.calls, [], False
+            outer, self.calls = self.calls, []
+            _OUTERMOST.append(self)
             try:
                 inputs = self._results((args, kwargs))
                 value = function.original(*args, **kwargs)
@@ -149,7 +146,8 @@ class Recording:
                     function.inputs, function.output = inputs, self.encode(value)
                     function.calls = self.calls
             finally:
-                self.calls, self.is_inside = outer, True
+                self.calls = outer
+                _OUTERMOST.clear()
             return value
 
         return call
@@ -373,23 +371,19 @@ _NO_VALUES = (
 
 # --- functions that are recorded
 
-#: The recording that goes on; what other functions find it by.
-_CURRENT: list[Recording] = []
-
-
-def active() -> Recording | None:
-    """the recording to which a call belongs now, if it is an outermost one"""
-    return _CURRENT[-1] if _CURRENT and not _CURRENT[-1].is_inside else None
+#: The recording that goes on; empty inside of a call that it records.
+_OUTERMOST: list[Recording] = []
 
 
 @contextlib.contextmanager
 def recording(data: TensorDict, ctx: rf.RunCtx) -> Iterator[Recording]:
     """calls of what :func:`recorder` and :func:`recorded` made are recorded"""
-    _CURRENT.append(Recording(data, ctx))
+    found = Recording(data, ctx)
+    _OUTERMOST.append(found)
     try:
-        yield _CURRENT[-1]
+        yield found
     finally:
-        _CURRENT.pop()
+        _OUTERMOST.clear()
 
 
 def recorder(late: Late, function: Callable, *, pure: bool) -> Callable:
@@ -397,8 +391,9 @@ def recorder(late: Late, function: Callable, *, pure: bool) -> Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        now = active()
-        return now.call(late, function, args, kwargs, pure) if now else function(*args, **kwargs)
+        if not _OUTERMOST:
+            return function(*args, **kwargs)
+        return _OUTERMOST[0].call(late, function, args, kwargs, pure)
 
     call._late = late  # type: ignore[attr-defined]
     return call
@@ -409,8 +404,9 @@ def context_recorder(late: Late, function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        now = active()
-        return now.inside(late, function, args, kwargs) if now else function(*args, **kwargs)
+        if not _OUTERMOST:
+            return function(*args, **kwargs)
+        return _OUTERMOST[0].inside(late, function, args, kwargs)
 
     call._late = late  # type: ignore[attr-defined]
     return call
@@ -421,12 +417,11 @@ def recorded(function: _F) -> _F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        now = active()
-        if now is None:
+        if not _OUTERMOST:
             return function(*args, **kwargs)
-        return now.call(function, function, args, kwargs, False)
+        return _OUTERMOST[0].call(function, function, args, kwargs, False)
 
     return call  # type: ignore[return-value]
 
 
-__all__ = ["Recording", "active", "context_recorder", "recorded", "recorder", "recording"]
+__all__ = ["Recording", "context_recorder", "recorded", "recorder", "recording"]
