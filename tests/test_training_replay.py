@@ -9,7 +9,7 @@ import pytest
 from returnn.frontend import reduce_max, relu, reverse_sequence
 
 from returnn_common import nn, training, zoo
-from returnn_common.nn import _stage, scan, select_frames
+from returnn_common.nn import LayersBackend, _outermost, _stage, scan, select_frames
 
 TIME, LABELS = nn.SpatialDim("time"), nn.SpatialDim("labels")
 FEATURES, CLASSES = nn.FeatureDim("features", 7), nn.FeatureDim("classes", 5)
@@ -278,6 +278,7 @@ class Small(nn.Module):
         super().__init__()
         self.linear = nn.Linear(FEATURES, HIDDEN)
         self.conv = nn.Conv1d(FEATURES, HIDDEN, 3, strides=2, padding="same")
+        self.lstm = nn.LSTM(FEATURES, HIDDEN)
 
     def __call__(self, x, collected=None):
         hidden, dim = self.conv(x, in_spatial_dim=TIME)
@@ -287,6 +288,9 @@ class Small(nn.Module):
 
     def without_dim(self, x):
         return self.conv(x, in_spatial_dim=TIME)[0]
+
+    def _scaled(self, x):
+        return self.linear.bias * x
 
     def keep(self, x):
         self.kept = self.linear(x)
@@ -366,6 +370,17 @@ def loops_and_branches(model, data, classes, index):
     mark(value + start, out, nn.unmask(out, mask, in_spatial_dim=dim, spatial_dim=TIME))
 
 
+def states_and_what_is_made_in_the_body(model, data, classes, index):
+    class Scale(nn.Module):
+        def __call__(self, x):
+            return 2.0 * x
+
+    state = model.lstm.default_initial_state(batch_dims=[nn.batch_dim])
+    _, state = model.lstm(data, spatial_dim=TIME, state=state)
+    out, state = model.lstm(data, spatial_dim=TIME, state=nn.State(h=state.h, c=Scale()(state.c)))
+    mark(model._scaled(out), state.h)
+
+
 def plain_python(model, data, classes, index):
     parts = nn.split(model.linear(data), axis=HIDDEN, out_dims=[nn.Dim(1), nn.Dim(3)])
     dims = [part.dims[-1] for part in parts]
@@ -384,12 +399,52 @@ def plain_python(model, data, classes, index):
         without_train_flag,
         functions_by_their_names,
         loops_and_branches,
+        states_and_what_is_made_in_the_body,
         plain_python,
     ],
     ids=lambda body: body.__name__,
 )
 def test_forms(body):
     check_same_as_function(Small, body, number=2)
+
+
+def test_losses_and_what_is_stored_of_several_batches():
+    def body(model, data, classes, index):
+        nn.store("hidden", nn.reduce_max(data, axis=TIME))
+        nn.reduce_sum(model.linear(data), axis=HIDDEN).mark_as_loss("sum")
+
+    model = Small()
+    session, two = session_of(model), list(batches(number=2))
+    step = session.step(declared(model, body))
+    p = session.parameters
+    frames = [
+        numpy.concatenate([x[:n] for x, n in zip(batch["data"], batch["data:size1"])])
+        for batch in two
+    ]
+    gradients = session.gradients(step, *two)
+    result = step(*two)
+    summed = [(x @ p["linear.weight"] + p["linear.bias"]).sum() for x in frames]
+    assert result["sum"] == pytest.approx(sum(summed) / sum(map(len, frames)), rel=1e-4)
+    expected = numpy.tile(sum(x.sum(axis=0) for x in frames)[:, None], 4)
+    numpy.testing.assert_allclose(gradients["linear.weight"], expected, rtol=1e-4, atol=1e-4)
+    lengths = two[0]["data:size1"]
+    longest = [x[:n].max(axis=0) for x, n in zip(two[0]["data"], lengths)]
+    numpy.testing.assert_array_equal(result["stored_hidden"], longest)
+
+
+def test_what_is_recorded_exists():
+    """a name that RETURNN has no more would be left out without a word"""
+    for names, owner in (
+        (_outermost._TENSOR_METHODS, nn.Parameter),
+        (_outermost._DIM_METHODS, nn.Dim),
+        (_outermost._CONTEXT_METHODS, nn.RunCtx),
+        (_outermost._BACKEND_OPERATIONS, LayersBackend),
+        (_outermost._SETTERS, nn),
+    ):
+        assert [name for name in names if not hasattr(owner, name)] == []
+    found = {(watched.owner, watched.name) for watched in _outermost._watched()}
+    assert {(nn.Linear, "__call__"), (nn.Module, "default_initial_state")} <= found
+    assert not {name for owner, name in found if owner is nn.Module} & {"parameters", "apply"}
 
 
 # --- errors
