@@ -277,7 +277,7 @@ class Small(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(FEATURES, HIDDEN)
-        self.conv = nn.Conv1d(FEATURES, HIDDEN, 3, strides=2, padding="same")
+        self.conv = nn.Conv1d(FEATURES, HIDDEN, 2, strides=2, padding="same")
         self.lstm = nn.LSTM(FEATURES, HIDDEN)
 
     def __call__(self, x, collected=None):

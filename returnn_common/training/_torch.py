@@ -71,6 +71,9 @@ class TorchEngine:
         self.raw = {path: param.raw_tensor for path, param in self.parameters.items()}
         self.updates = Updates(self.parameters, groups)
         self.model, self.is_first_update = model, True
+        # RETURNN keeps the length behind an even filter at the dim of the filter, for all batches alike
+        dims = dict.fromkeys(dim for param in self.parameters.values() for dim in param.dims)
+        self.filter_dims = [dim for dim in dims if not dim.is_feature_dim()]
         ranks.broadcast(self.raw.values(), "the initial values of a session")
 
     def close(self) -> None:
@@ -287,7 +290,7 @@ class TorchEngine:
             except _Lacks as error:
                 raise lacks(error.args[0], batch.names, compiled.name) from None
             finally:
-                _returnn.reset_dims([batch_dim, *batch.lengths])
+                _returnn.reset_dims([batch_dim, *batch.lengths, *self.filter_dims])
 
     def _tensors(self, compiled: Compiled, batch: Batch) -> TensorDict:
         import torch
