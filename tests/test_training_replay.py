@@ -292,6 +292,12 @@ class Small(nn.Module):
     def _scaled(self, x):
         return self.linear.bias * x
 
+    def take(self, out):
+        return self.linear(out.hidden + out.more["mean"]), out.dim
+
+    def same(self, x):
+        return x
+
     def keep(self, x):
         self.kept = self.linear(x)
 
@@ -305,6 +311,14 @@ def an_object_and_a_filled_dict(model, data, classes, index):
     collected = {}
     out = model(data, collected=collected)
     mark(nn.reduce_mean(out.hidden, axis=out.dim), collected["hidden"])
+
+
+def an_object_of_the_body(model, data, classes, index):
+    out = Output(nn.tanh(data), TIME)
+    out.more = {"mean": nn.reduce_mean(data, axis=TIME)}
+    given, dim = model.take(out)
+    again = model.same(given)
+    mark(nn.reduce_mean(again, axis=dim), given)
 
 
 def a_dim_of_a_result(model, data, classes, index):
@@ -393,6 +407,7 @@ def plain_python(model, data, classes, index):
     "body",
     [
         an_object_and_a_filled_dict,
+        an_object_of_the_body,
         a_dim_of_a_result,
         dims_of_its_own,
         set_attributes,
@@ -468,6 +483,19 @@ def test_a_parameter_of_another_model():
     stage = declared(Small(), lambda model, data, *_: mark(other.linear(data)))
     with pytest.raises(ValueError, match="which is not in the model Small of the session"):
         session_of(Small()).step(stage)
+
+
+def test_what_a_branch_did_not_give():
+    def body(model, data, classes, index):
+        kept = []
+        nn.cond(index == 1, lambda: kept.append(model.linear(data)), lambda: None)
+        mark(kept[0])
+
+    model = Small()
+    session = session_of(model)
+    step = session.step(declared(model, body))
+    with pytest.raises(ValueError, match=r"test_training_replay\.py:\d+: .* that has not run"):
+        step({**next(batches()), "epoch_index": 2})
 
 
 def test_what_the_batch_lacks():

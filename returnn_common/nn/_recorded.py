@@ -57,6 +57,11 @@ class Slot(Ref):
     number: int
 
     def get(self, run: Run) -> Any:
+        if self.number not in run.values:
+            raise ValueError(
+                "what this call reads is not there on torch: it was given in a branch that has not run, "
+                "or to a function that is called later"
+            )
         return run.values[self.number]
 
 
@@ -173,6 +178,23 @@ class Container(Slot):
     def inner(self) -> Iterator[Any]:
         for _, item in self.items:
             yield item
+
+
+@dataclass(frozen=True)
+class Object(Ref):
+    """An object that the body made, with tensors or dims as attributes: a copy in each run."""
+
+    like: Any
+    attributes: dict[str, Any]
+
+    def get(self, run: Run) -> Any:
+        made = copy.copy(self.like)
+        for name, item in self.attributes.items():
+            object.__setattr__(made, name, value_of(item, run))
+        return made
+
+    def inner(self) -> Iterator[Any]:
+        yield from self.attributes.values()
 
 
 @dataclass(frozen=True)

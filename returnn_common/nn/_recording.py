@@ -29,6 +29,7 @@ from ._recorded import (
     Function,
     Late,
     NewDim,
+    Object,
     OfContext,
     Ref,
     Result,
@@ -39,6 +40,7 @@ from ._recorded import (
     Unknown,
     dims_of,
     needed,
+    refs_in,
 )
 
 _F = TypeVar("_F", bound=Callable)
@@ -75,6 +77,7 @@ class Recording:
         self._nodes: dict[int, int] = {}  # id of a node -> slot of the first tensor with it
         self._data: dict[int, Data] = {}  # by slot
         self._new_dims: dict[int, NewDim] = {}  # by slot
+        self._open: set[int] = set()  # ids of objects that are being encoded
         self._fixed: set[int] = set()  # ids of dims that are the same in each run
         names = ("train_flag", "step", "epoch")
         self._of_context = {id(getattr(ctx, name).raw_tensor): name for name in names}
@@ -122,11 +125,20 @@ class Recording:
 
         with self.paused():
             value = function(*map(traced, args), **{n: traced(arg) for n, arg in kwargs.items()})
+            value = self._new_tensors_in(value)
         call.results = self._results(value)
         for (filled, container), contents in zip(containers, before):
             if _contents(filled) != contents:
                 call.filled.append((container, self._results(filled)))
         self.calls.append(call)
+        return value
+
+    def _new_tensors_in(self, value: Any) -> Any:
+        """where a function gives a tensor that it got, or gave before, it may be another one on another backend"""
+        if isinstance(value, Tensor):
+            return self._inner(value)
+        if type(value) is tuple:
+            return tuple(self._inner(v) if isinstance(v, Tensor) else v for v in value)
         return value
 
     def _traced_function(self, function: Function) -> Callable:
@@ -197,7 +209,19 @@ class Recording:
             return self._container(value, [] if containers is None else containers)
         if id(value) in self._slots:
             return Slot(self._slots[id(value)])
-        return value.copy() if isinstance(value, numpy.ndarray) else _late(value) or value
+        if isinstance(value, numpy.ndarray):
+            return value.copy()
+        return self._object(value) if _is_object(value) else _late(value) or value
+
+    def _object(self, value: Any) -> Any:
+        """as it is, unless it has tensors or dims of this body as attributes"""
+        if id(value) in self._open:
+            return value
+        self._open.add(id(value))
+        held = {name: self.encode(item) for name, item in vars(value).items() if _holds(item)}
+        self._open.remove(id(value))
+        is_ours = any(type(ref) is not Container for item in held.values() for ref in refs_in(item))
+        return Object(value, held) if is_ours else value
 
     def _container(self, value: Any, containers: list[tuple[Any, Container]]) -> Container:
         pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
@@ -346,7 +370,7 @@ def _walk(
         items = list(value.items())
     elif isinstance(value, (list, tuple)):
         items = list(enumerate(value))
-    elif hasattr(value, "__dict__") and not isinstance(value, _NO_VALUES):
+    elif _is_object(value):
         items, is_object = list(vars(value).items()), True
     else:
         return
@@ -359,14 +383,17 @@ def _walk(
     yield from inner
 
 
-_NO_VALUES = (
-    type,
-    types.ModuleType,
-    types.FunctionType,
-    types.MethodType,
-    rf.RunCtx,
-    numpy.ndarray,
-)
+def _holds(value: Any) -> bool:
+    """whether it is a tensor or dim, or has some in it"""
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(_holds, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (Tensor, Dim)) and not isinstance(value, rf.Parameter)
+
+
+def _is_object(value: Any) -> bool:
+    """whether it may hold tensors as attributes"""
+    others = (type, types.ModuleType, types.FunctionType, types.MethodType, functools.partial)
+    return hasattr(value, "__dict__") and not isinstance(value, (rf.Module, rf.RunCtx, *others))
 
 
 # --- functions that are recorded
