@@ -298,6 +298,9 @@ class Small(nn.Module):
     def same(self, x):
         return x
 
+    def then(self, x, functions):
+        return functions["then"](self.linear(x))
+
     def keep(self, x):
         self.kept = self.linear(x)
 
@@ -317,7 +320,8 @@ def an_object_of_the_body(model, data, classes, index):
     out = Output(nn.tanh(data), TIME)
     out.more = {"mean": nn.reduce_mean(data, axis=TIME)}
     given, dim = model.take(out)
-    again = model.same(given)
+    scaled = model.then(data, {"then": lambda x: x * given})
+    again = model.same(scaled)
     mark(nn.reduce_mean(again, axis=dim), given)
 
 

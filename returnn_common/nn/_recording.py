@@ -9,9 +9,10 @@ themselves; then the calls inside of them are the outermost ones, down to the op
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy
@@ -65,6 +66,13 @@ def _traced(tensor: Tensor) -> _Traced:
     return _Traced(tensor.dims, tensor.feature_dim, tensor.sparse_dim, tensor.name)
 
 
+class _Found(NamedTuple):
+    """What the arguments of a call have in them, apart from tensors and dims."""
+
+    containers: list[tuple[Any, Container]]  # that the call may fill
+    functions: dict[int, Function]  # by id
+
+
 class Recording:
     """The calls of one trace, as far as they are the outermost ones."""
 
@@ -110,27 +118,28 @@ class Recording:
     def call(self, late: Callable, function: Callable, args: Any, kwargs: Any, pure: bool) -> Any:
         """``function(*args, **kwargs)``, recorded as a call of ``late``"""
         args = [list(arg) if isinstance(arg, types.GeneratorType) else arg for arg in args]
-        call = Call(late, calling_line(), pure)
-        containers: list[tuple[Any, Container]] = []
-        functions = {id(arg): Function(arg) for arg in (*args, *kwargs.values()) if _is_body(arg)}
-        call.args = tuple(functions.get(id(arg)) or self.encode(arg, containers) for arg in args)
-        call.kwargs = {
-            name: functions.get(id(arg)) or self.encode(arg, containers)
-            for name, arg in kwargs.items()
-        }
-        before = [_contents(value) for value, _ in containers]
-
-        def traced(arg: Any) -> Any:
-            return self._traced_function(functions[id(arg)]) if id(arg) in functions else arg
-
+        call, found = Call(late, calling_line(), pure), _Found([], {})
+        call.args = tuple(self.encode(arg, found) for arg in args)
+        call.kwargs = {name: self.encode(arg, found) for name, arg in kwargs.items()}
+        before = [_contents(value) for value, _ in found.containers]
         with self.paused():
-            value = function(*map(traced, args), **{n: traced(arg) for n, arg in kwargs.items()})
+            value = function(
+                *(self._traced(arg, found) for arg in args), **self._traced(kwargs, found)
+            )
             value = self._new_tensors_in(value)
         call.results = self._results(value)
-        for (filled, container), contents in zip(containers, before):
+        for (filled, container), contents in zip(found.containers, before):
             if _contents(filled) != contents:
                 call.filled.append((container, self._results(filled)))
         self.calls.append(call)
+        return value
+
+    def _traced(self, value: Any, found: _Found) -> Any:
+        """an argument, in which functions are recorded"""
+        if id(value) in found.functions:
+            return self._traced_function(found.functions[id(value)])
+        if isinstance(value, (dict, list, tuple)) and _contains(value, found.functions):
+            return _mapped(value, lambda item: self._traced(item, found))
         return value
 
     def _new_tensors_in(self, value: Any) -> Any:
@@ -168,12 +177,8 @@ class Recording:
         """arguments of such a function: a tensor that is known outside is another one inside"""
         if isinstance(value, Tensor) and not isinstance(value, rf.Parameter):
             return Tensor.copy(value) if id(value) in self._slots else value
-        if isinstance(value, dict):
-            made = type(value)() if type(value) is not dict else {}
-            made.update((key, self._inner(item)) for key, item in value.items())
-            return made
-        if type(value) in (list, tuple):
-            return type(value)(self._inner(item) for item in value)
+        if isinstance(value, (dict, list, tuple)):
+            return _mapped(value, self._inner)
         return value
 
     @contextlib.contextmanager
@@ -193,7 +198,7 @@ class Recording:
 
     # --- what a call gets
 
-    def encode(self, value: Any, containers: list[tuple[Any, Container]] | None = None) -> Any:
+    def encode(self, value: Any, found: _Found | None = None) -> Any:
         """``value``, or what stands for it in each run"""
         if isinstance(value, rf.Parameter):
             return value
@@ -206,11 +211,13 @@ class Recording:
         if isinstance(value, rf.RunCtx):
             return OfContext()
         if isinstance(value, (dict, list, tuple, set, frozenset)):
-            return self._container(value, [] if containers is None else containers)
+            return self._container(value, found)
         if id(value) in self._slots:
             return Slot(self._slots[id(value)])
         if isinstance(value, numpy.ndarray):
             return value.copy()
+        if found is not None and _is_body(value):
+            return found.functions.setdefault(id(value), Function(value))
         return self._object(value) if _is_object(value) else _late(value) or value
 
     def _object(self, value: Any) -> Any:
@@ -223,13 +230,13 @@ class Recording:
         is_ours = any(type(ref) is not Container for item in held.values() for ref in refs_in(item))
         return Object(value, held) if is_ours else value
 
-    def _container(self, value: Any, containers: list[tuple[Any, Container]]) -> Container:
+    def _container(self, value: Any, found: _Found | None) -> Container:
         pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
-        items = tuple((key, self.encode(item, containers)) for key, item in pairs)
-        like = type(value)() if isinstance(value, dict) else value
+        items = tuple((key, self.encode(item, found)) for key, item in pairs)
+        like = _emptied(value) if isinstance(value, dict) else value
         container = Container(self._new_number(), like, items)
-        if isinstance(value, (dict, list)):
-            containers.append((value, container))
+        if found is not None and isinstance(value, (dict, list)):
+            found.containers.append((value, container))
         return container
 
     def _tensor(self, tensor: Tensor) -> Any:
@@ -381,6 +388,29 @@ def _walk(
     if is_object and inner:
         yield path, value
     yield from inner
+
+
+def _emptied(value: dict) -> dict:
+    made = copy.copy(value)
+    made.clear()
+    return made
+
+
+def _mapped(value: Any, function: Callable) -> Any:
+    """a dict, list or tuple of what ``function`` gives for its items"""
+    if isinstance(value, dict):
+        made = _emptied(value)
+        made.update((key, function(item)) for key, item in value.items())
+        return made
+    items = [function(item) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def _contains(value: Any, ids: Mapping[int, Any]) -> bool:
+    if isinstance(value, (dict, list, tuple)):
+        items = value.values() if isinstance(value, dict) else value
+        return any(_contains(item, ids) for item in items)
+    return id(value) in ids
 
 
 def _holds(value: Any) -> bool:
