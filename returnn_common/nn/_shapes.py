@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from returnn.tensor import Dim, Tensor, batch_dim
 
@@ -32,6 +32,13 @@ def without(dims: Iterable[Dim], drop: Dim | Sequence[Dim]) -> list[Dim]:
 def replaced(dims: Iterable[Dim], old: Dim, new: Dim) -> list[Dim]:
     """``dims`` with ``new`` in the place of ``old``"""
     return [new if dim == old else dim for dim in dims]
+
+
+def lengths_of(name: str, tensor: Tensor) -> Iterator[tuple[int, str, Dim]]:
+    """(axis, key in a batch, dim) of each dim that has lengths: the key of those of ``NAME`` is ``NAME:sizeAXIS``"""
+    for axis, dim in enumerate(tensor.dims):
+        if dim.is_dynamic() and not dim.is_batch_dim():
+            yield axis, f"{name}:size{axis}", dim
 
 
 def one_or_list(axis: Dim | Sequence[Dim]) -> Dim | list[Dim]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy
 
 from ..nn import _returnn
+from ..nn._shapes import lengths_of
 from ..nn.lowering import with_feature_dim
 from .kernels import gpu_at_hand
 
@@ -273,9 +274,8 @@ def feed_dict(net: Any, data: Mapping[str, numpy.ndarray]) -> dict[Any, Any]:
         if name not in data:
             continue
         feed[tensor.placeholder] = data[name]
-        for axis, dim in enumerate(tensor.dims):
-            if dim.is_dynamic() and not dim.is_batch_dim():
-                feed[_raw_size(dim)] = data[f"{name}:size{axis}"]
+        for _, key, dim in lengths_of(name, tensor):
+            feed[_raw_size(dim)] = data[key]
     feed[_returnn.batch_size_of_net(net)] = len(next(iter(data.values())))
     return feed
 
@@ -394,11 +394,10 @@ def _torch_data(extern_data: Mapping[str, Any], data: Mapping[str, numpy.ndarray
     _returnn.set_size(batch_dim, Tensor("batch", (), "int32", raw_tensor=batch_size))
     for name, template in extern_data.items():
         tensor = with_feature_dim(template.copy_template())
-        for axis, dim in enumerate(tensor.dims):
-            if dim.is_dynamic() and not dim.is_batch_dim():
-                lengths = torch.tensor(data[f"{name}:size{axis}"], dtype=torch.int32)
-                size = Tensor(f"{dim.name}_size", [batch_dim], "int32", raw_tensor=lengths)
-                _returnn.set_size(dim, size)
+        for _, key, dim in lengths_of(name, tensor):
+            lengths = torch.tensor(data[key], dtype=torch.int32)
+            size = Tensor(f"{dim.name}_size", [batch_dim], "int32", raw_tensor=lengths)
+            _returnn.set_size(dim, size)
         tensor.raw_tensor = torch.tensor(data[name])
         tensors.data[name] = tensor
     return tensors

@@ -10,6 +10,7 @@ from returnn.tensor import Dim, Tensor
 
 from ..hints import near_misses
 from ..lines import calling_line
+from ..nn._shapes import lengths_of
 
 
 class Batch(NamedTuple):
@@ -85,10 +86,7 @@ def _all_lengths(
     lengths: dict[Dim, numpy.ndarray] = {}
     wanted: dict[Dim, str] = {}
     for name, template in templates.items():
-        for axis, dim in enumerate(template.dims):
-            key = f"{name}:size{axis}"
-            if not dim.is_dynamic() or dim.is_batch_dim():
-                continue
+        for axis, key, dim in lengths_of(name, template):
             wanted.setdefault(dim, key)
             if key in batch:
                 _add_lengths(lengths, dim, key, batch[key], arrays[name].shape[axis])

@@ -20,6 +20,7 @@ from returnn.tensor import Tensor
 from .. import nn
 from ..lines import line_of, telling_line
 from ..nn import _returnn
+from ..nn._shapes import lengths_of
 from ._batches import Batch
 from ._engine import Draw, MarksLosses, Values, as_number_of_frames, not_finite, with_checks
 from ._groups import Group
@@ -214,7 +215,7 @@ class LayersEngine:
         losses = {n: (loss.total, loss.inverse_frames) for n, loss in compiled.losses.items()}
         return {
             "losses": losses,
-            "outputs": {n: _with_sizes(t) for n, t in compiled.outputs.items()},
+            "outputs": {n: _with_lengths(n, t) for n, t in compiled.outputs.items()},
         }
 
     def values_of(self, compiled: Compiled, got: Mapping[str, Any]) -> Values:
@@ -223,9 +224,8 @@ class LayersEngine:
             for name, (total, inverse) in got["losses"].items()
         }
         outputs = {}
-        for name, (value, sizes) in got["outputs"].items():
-            outputs[name] = value
-            outputs.update({f"{name}:size{axis}": size for axis, size in sizes.items()})
+        for name, (value, lengths) in got["outputs"].items():
+            outputs.update({name: value, **lengths})
         return Values(losses, outputs)
 
     def feed(self, compiled: Compiled, batch: Batch, draw: Draw) -> dict[Any, Any]:
@@ -303,13 +303,9 @@ class LayersEngine:
             self.load(self.others[name], values[name])
 
 
-def _with_sizes(tensor: Tensor) -> tuple[Any, dict[int, Any]]:
-    sizes = {
-        axis: _returnn.raw_size_of(dim)
-        for axis, dim in enumerate(tensor.dims)
-        if dim.is_dynamic() and not dim.is_batch_dim()
-    }
-    return tensor.placeholder, sizes
+def _with_lengths(name: str, tensor: Tensor) -> tuple[Any, dict[str, Any]]:
+    lengths = {key: _returnn.raw_size_of(dim) for _, key, dim in lengths_of(name, tensor)}
+    return tensor.placeholder, lengths
 
 
 @contextlib.contextmanager

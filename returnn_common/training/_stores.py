@@ -9,6 +9,7 @@ import numpy
 
 from ..hints import near_misses
 from ..lines import calling_line
+from ..nn._shapes import lengths_of
 from ..nn._stage import STORED, Stage
 
 SEQ_TAG = "seq_tag"
@@ -32,10 +33,8 @@ class Stores:
             values = self.values.setdefault(name, {})
             for i, tag in enumerate(_tags(stage, batch)):
                 array = numpy.asarray(result[key][i])
-                ends = [
-                    slice(result[f"{key}:size{axis}"][i] if f"{key}:size{axis}" in result else None)
-                    for axis in range(1, array.ndim + 1)
-                ]
+                lengths = [result.get(f"{key}:size{axis}") for axis in range(1, array.ndim + 1)]
+                ends = [slice(None if length is None else length[i]) for length in lengths]
                 values[tag] = array[tuple(ends)].copy()
 
     def get(self, stage: Stage, batch: Mapping[str, Any]) -> dict[str, numpy.ndarray]:
@@ -55,10 +54,9 @@ class Stores:
             arrays = [values[tag] for tag in tags]
             key = STORED + name
             found[key] = _padded(arrays, tensor.dtype)
-            for axis in range(1, found[key].ndim):
-                if tensor.dims[axis].is_dynamic():
-                    sizes = [array.shape[axis - 1] for array in arrays]
-                    found[f"{key}:size{axis}"] = numpy.array(sizes, dtype="int32")
+            for axis, key_of_lengths, _ in lengths_of(key, tensor):
+                lengths = [array.shape[axis - 1] for array in arrays]
+                found[key_of_lengths] = numpy.array(lengths, dtype="int32")
         return found
 
     def packed(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..hints import valid_names
 from ..lines import calling_line, line_of, telling_line
 from ..nn import _returnn
 from ..nn._held import hold
+from ..nn._shapes import lengths_of
 from ..nn._stage import Stage
 from ..nn.lowering import with_feature_dim
 from ._batches import Batch, lacks
@@ -406,9 +407,8 @@ def _outputs(ctx: rf.RunCtx) -> dict[str, numpy.ndarray]:
     outputs = {}
     for name, tensor in ctx.outputs.data.items():
         outputs[name] = _numpy(tensor.raw_tensor)
-        for axis, dim in enumerate(tensor.dims):
-            if dim.is_dynamic() and not dim.is_batch_dim():
-                outputs[f"{name}:size{axis}"] = _numpy(_returnn.raw_size_of(dim))
+        for _, key, dim in lengths_of(name, tensor):
+            outputs[key] = _numpy(_returnn.raw_size_of(dim))
     return outputs
 
 

@@ -12,6 +12,7 @@ import numpy
 from returnn.tensor import Dim, Tensor
 
 from ..hints import valid_names
+from ..nn._shapes import lengths_of
 
 T = TypeVar("T")
 
@@ -67,9 +68,8 @@ def _batch(item: Any, extern_data: Mapping[str, Tensor]) -> dict[str, numpy.ndar
             batch[name] = _array(value).astype("int32")
             continue
         batch[name], sizes = _padded(value) if _is_ragged(value) else (_array(value), None)
-        for axis, dim in enumerate(extern_data[name].dims):
-            key = f"{name}:size{axis}"
-            if dim.is_dynamic() and not dim.is_batch_dim() and axis < batch[name].ndim:
+        for axis, key, dim in lengths_of(name, extern_data[name]):
+            if axis < batch[name].ndim:
                 given = _array(named[key]) if key in named else sizes if axis == 1 else None
                 if given is not None:
                     lengths[dim] = given.astype("int32")
@@ -86,14 +86,8 @@ def _missing_lengths(
     for name, array in batch.items():
         if ":size" in name:
             continue
-        for axis, dim in enumerate(extern_data[name].dims):
-            key = f"{name}:size{axis}"
-            if (
-                dim.is_dynamic()
-                and not dim.is_batch_dim()
-                and key not in batch
-                and axis < array.ndim
-            ):
+        for axis, key, dim in lengths_of(name, extern_data[name]):
+            if key not in batch and axis < array.ndim:
                 full = numpy.full([array.shape[0]], array.shape[axis], dtype="int32")
                 missing[key] = lengths.get(dim, full)
     return missing
