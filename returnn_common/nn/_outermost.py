@@ -17,7 +17,7 @@ from returnn.tensor import Dim, TensorDict
 
 from . import _returnn
 from ._backend import LayersBackend
-from ._recorded import Late, LateOfBackend
+from ._recorded_refs import Late, LateOfBackend
 from ._recording import Recording, context_recorder, recorder, recording
 from ._replaced import REPLACED
 

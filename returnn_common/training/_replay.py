@@ -7,7 +7,8 @@ from typing import Any
 
 import returnn.frontend as rf
 
-from ..nn._recorded import Run, run_calls
+from ..nn._recorded import run_calls
+from ..nn._recorded_refs import Run
 from ..nn._stage import STORED, Stage, replayed
 
 
