@@ -235,7 +235,6 @@ _BACKEND_OPERATIONS = {
     "masked_select",
     "matmul",
     "merge_dims",
-    "num_elements_of_shape",
     "pad",
     "parameter_assign",
     "pool",

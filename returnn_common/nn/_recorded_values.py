@@ -244,4 +244,5 @@ def _is_body(value: Any) -> bool:
 
 def _late(value: Any) -> Late | None:
     """of a function of RF, which is another one while a stage is traced"""
-    return vars(value).get("_late") if isinstance(value, types.FunctionType) else None
+    late = vars(value).get("late") if isinstance(value, types.FunctionType) else None
+    return late if isinstance(late, Late) else None

@@ -158,7 +158,7 @@ def recorder(late: Late, function: Callable, *, pure: bool) -> Callable:
             return function(*args, **kwargs)
         return _OUTERMOST[0].call(late, function, args, kwargs, pure)
 
-    call._late = late  # type: ignore[attr-defined]
+    call.late = late  # type: ignore[attr-defined]
     return call
 
 
@@ -171,7 +171,7 @@ def context_recorder(late: Late, function: Callable) -> Callable:
             return function(*args, **kwargs)
         return _OUTERMOST[0].inside(late, function, args, kwargs)
 
-    call._late = late  # type: ignore[attr-defined]
+    call.late = late  # type: ignore[attr-defined]
     return call
 
 
