@@ -502,6 +502,34 @@ def test_what_a_branch_did_not_give():
         step({**next(batches()), "epoch_index": 2})
 
 
+class OtherOnTorch(Small):
+    """what it does when it is declared and when it runs differs"""
+
+    def __call__(self, x):
+        return self.linear(x) if self.is_declared else None
+
+    def mark(self, x):
+        self.linear(x).mark_as_loss("declared" if self.is_declared else "run")
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (lambda model, data, *_: mark(model(data)), "another form"),
+        (lambda model, data, *_: model.mark(data), "marks the losses run, declared was declared"),
+    ],
+    ids=["value", "losses"],
+)
+def test_what_differs_from_the_declaration(body, message):
+    model = OtherOnTorch()
+    model.is_declared = True
+    session = session_of(model)
+    step = session.step(declared(model, body))
+    model.is_declared = False
+    with pytest.raises(ValueError, match=rf"test_training_replay\.py:\d+: .*{message}"):
+        step({**next(batches()), "epoch_index": 1})
+
+
 def test_what_the_batch_lacks():
     model = Small()
     session = session_of(model)

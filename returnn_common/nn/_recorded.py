@@ -32,8 +32,7 @@ class Result:
 
     def take(self, value: Any, run: Run) -> None:
         """put it into the run"""
-        for key, is_attribute in self.path:
-            value = getattr(value, key) if is_attribute else value[key]
+        value = self._part_of(value)
         if self.is_tensor and isinstance(value, (bool, int, float)):
             value = rf.convert_to_tensor(value)  # layers always give a tensor
         run.values[self.slot] = value
@@ -42,6 +41,21 @@ class Result:
             rest = [dim for dim in dims_of(value) if dim not in known]
             for slot, traced in self.new_dims:
                 _take_dim(slot, traced, rest, run)
+
+    def _part_of(self, value: Any) -> Any:
+        try:
+            for key, is_attribute in self.path:
+                value = getattr(value, key) if is_attribute else value[key]
+        except (AttributeError, LookupError, TypeError):
+            raise ValueError(_OTHER_FORM) from None
+        if self.is_tensor and not isinstance(value, (Tensor, bool, int, float)):
+            raise ValueError(_OTHER_FORM)
+        return value
+
+
+_OTHER_FORM = (
+    "this call gives a value of another form on torch than it gave when the stage was declared"
+)
 
 
 def _take_dim(slot: int, traced: Dim, rest: list[Dim], run: Run) -> None:

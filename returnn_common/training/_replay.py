@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import returnn.frontend as rf
@@ -24,19 +24,18 @@ def step_of(stage: Stage, model: rf.Module) -> Callable:
         with replayed(stage, extern_data) as found:
             run_calls(calls, Run(extern_data.data))
         ctx = rf.get_run_ctx()
-        _check_same("marks the losses", ctx.losses, stage.loss_names)
-        _check_same("stores", found.stored, stage.stored)
+        _check_same(stage, "marks the losses", ctx.losses, stage.loss_names)
+        _check_same(stage, "stores", found.stored, stage.stored)
         for name, tensor in found.stored.items():
             ctx.outputs.data[STORED + name] = tensor
 
     return step
 
 
-def _check_same(what: str, now: Any, declared: Any) -> None:
-    if list(now) != list(declared):
-        raise ValueError(
-            f"on torch this stage {what} {', '.join(now) or 'none'}, declared were {', '.join(declared) or 'none'}"
-        )
+def _check_same(stage: Stage, what: str, now: Iterable[str], declared: Iterable[str]) -> None:
+    found, expected = (", ".join(names) or "nothing" for names in (now, declared))
+    if found != expected:
+        raise ValueError(f"{stage.line}on torch this stage {what} {found}, declared was {expected}")
 
 
 __all__ = ["step_of"]
