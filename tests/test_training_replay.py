@@ -6,7 +6,7 @@ import contextlib
 
 import numpy
 import pytest
-from returnn.frontend import reduce_max, relu, reverse_sequence
+from returnn.frontend import dropout, reduce_max, relu, reverse_sequence
 
 from returnn_common import nn, training, zoo
 from returnn_common.nn import LayersBackend, _outermost, _stage, scan, select_frames
@@ -361,7 +361,9 @@ def without_train_flag(model, data, classes, index):
 
 
 def functions_by_their_names(model, data, classes, index):
-    hidden = relu(model.linear(reverse_sequence(data, axis=TIME)))
+    hidden = dropout(relu(model.linear(reverse_sequence(data, axis=TIME))), 0.2)
+    with nn.get_run_ctx().train_flag_ctx(False, func=dropout):
+        hidden = dropout(hidden, 0.9)
     selected, _dim = select_frames(hidden, reduce_max(hidden, axis=HIDDEN) > 0.5, spatial_dim=TIME)
     _, last = scan(
         lambda x, state: (x, x + state),

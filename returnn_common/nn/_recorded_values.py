@@ -237,9 +237,12 @@ class Values:
 
 
 def _is_body(value: Any) -> bool:
-    """whether it is a function of the user's, to be recorded as well"""
+    """whether it is a function to be recorded as well: of the user's, or one that has tensors from around it"""
     functions = (types.FunctionType, types.MethodType, functools.partial)
-    return isinstance(value, functions) and _late(value) is None
+    if not isinstance(value, functions) or _late(value) is not None:
+        return False
+    is_rf = getattr(value, "__module__", "").startswith("returnn.")
+    return not is_rf or getattr(value, "__closure__", None) is not None
 
 
 def _late(value: Any) -> Late | None:
