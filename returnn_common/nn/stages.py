@@ -331,7 +331,7 @@ def load(data: str | Tensor) -> Tensor:
     stage = _current_step("load", name)
     if name not in stage.loaded:
         template = _stored_template(stage.stages, name) if isinstance(data, str) else data
-        stage.loaded[name] = stage.add_data(STORED + name, template.copy_template())
+        stage.loaded[name] = stage.add_data(STORED + name, template)
     return stage.loaded[name]
 
 
