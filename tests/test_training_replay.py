@@ -468,6 +468,21 @@ def test_what_is_recorded_exists():
     assert not {name for owner, name in found if owner is nn.Module} & {"parameters", "apply"}
 
 
+def test_all_is_as_before_behind_an_error():
+    before = [(w.owner, w.name, vars(w.owner).get(w.name)) for w in _outermost._watched()]
+
+    def body(model, data, classes, index):
+        assert vars(nn.Linear)["__call__"] is not before_linear
+        nn.cond(index == 1, lambda: data, lambda: 1 / 0)
+
+    before_linear = vars(nn.Linear)["__call__"]
+    with pytest.raises(ZeroDivisionError):
+        declared(Small(), body)
+    for owner, name, value in before:
+        assert vars(owner).get(name) is value
+    check_same_as_function(Small, lambda model, data, *_: mark(model.linear(data)), number=1)
+
+
 # --- errors
 
 
