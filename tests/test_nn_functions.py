@@ -359,7 +359,7 @@ def test_extern_data_by_name(dims):
 
     lowered = nn.lower(Bias(dims.classes), step, dims.data)
     assert lowered.network["sum"]["from"] == "data:data"
-    with pytest.raises(KeyError, match="no 'date', it has data"):
+    with pytest.raises(KeyError, match="no 'date'; did you mean 'data'?"):
         nn.lower(Bias(dims.classes), lambda **_: nn.extern_data("date"), dims.data)
     with pytest.raises(RuntimeError, match="outside a step"):
         nn.extern_data("data")
