@@ -353,6 +353,21 @@ def test_assign_updates_a_parameter(dims):
 # --- names and forms
 
 
+def test_a_dim_without_lengths_is_named(dims):
+    def step(*, extern_data, **_):
+        nn.pool1d(
+            extern_data["data"],
+            mode="max",
+            pool_size=2,
+            padding="same",
+            in_spatial_dim=dims.time,
+            out_spatial_dim=nn.SpatialDim("half"),
+        )
+
+    with pytest.raises(ValueError, match="the lengths of Dim.'half'.* are not known"):
+        nn.lower(Bias(dims.classes), step, dims.data)
+
+
 def test_extern_data_by_name(dims):
     def step(**_):
         nn.reduce_sum(nn.extern_data("data"), axis=dims.classes).mark_as_loss()

@@ -117,6 +117,12 @@ def copy_masked(
         return original(self, mask_value, dims=dims, **kwargs)
     dims = self.dims if dims is None else [d if isinstance(d, Dim) else self.dims[d] for d in dims]
     sizes: dict[Dim, Any] = {d: _returnn.size_of(d) for d in dims if d.need_masking()}
+    for dim, size in sizes.items():
+        if size is None:  # RF cannot use it on torch either
+            raise ValueError(
+                f"the lengths of {dim} are not known; let the operation make its own dim, or make it from another one, "
+                f"such as dim // 2"
+            )
     wanted = {dim: size for dim, size in sizes.items() if set(size.dims) <= set(self.dims)}
     if any(not size.dims for size in wanted.values()):
         return original(self, mask_value, dims=dims, **kwargs)
