@@ -202,12 +202,12 @@ class Stage:
 
 
 def _templates_of(data: Any) -> dict[str, Tensor]:
-    """what is known of the data of a step loop: their ``extern_data``, or that of the RETURNN config"""
-    given = getattr(data, "extern_data", None)
-    if given is None:
-        config = get_global_config(return_empty_if_none=True)
-        given = config.typed_value("extern_data") or {}
-    return as_templates(given)
+    """what is known of the data of a step loop: their ``extern_data``; without data, that of the RETURNN config"""
+    if data is not None:
+        return as_templates(getattr(data, "extern_data", None) or {})
+    return as_templates(
+        get_global_config(return_empty_if_none=True).typed_value("extern_data") or {}
+    )
 
 
 class Replayed:
