@@ -335,11 +335,12 @@ def test_epochs_data_and_batch_size_of_the_config(tmp_path):
 def test_the_config_says_nothing_of_data_that_are_given():
     other = nn.Tensor("data", [nn.batch_dim, TIME, nn.FeatureDim("others", 8)], "float32")
     model = Model()
-    with config_of(extern_data={"data": other}), nn.Stages(), nn.epoch_loop(1):
-        with nn.step_loop(batches, update=False):
-            with pytest.raises(KeyError, match="extern data has no 'data'"):
-                nn.extern_data("data")
-            nn.store("y", model(nn.extern_data(EXTERN_DATA["data"])))
+    config = {"data": other}
+    step_loop = nn.step_loop(batches, update=False)
+    with config_of(extern_data=config), nn.Stages(), nn.epoch_loop(1), step_loop:
+        with pytest.raises(KeyError, match="extern data has no 'data'"):
+            nn.extern_data("data")
+        nn.store("y", model(nn.extern_data(EXTERN_DATA["data"])))
 
 
 def test_what_neither_says_is_an_error(tmp_path):
