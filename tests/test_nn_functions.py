@@ -453,7 +453,10 @@ def test_what_a_training_step_assigns_is_assigned_though_no_loss_reads_it(dims):
         loss = nn.reduce_sum(extern_data["data"] * model.weight, axis=dims.classes)
         loss.mark_as_loss("sum")
 
-    lowered = nn.lower(Statistics(dims.classes), step, dims.data)
+    model = Statistics(dims.classes)
+    before = {path: param.raw_tensor for path, param in model.named_parameters()}
+    lowered = nn.lower(model, step, dims.data)
+    assert {path: param.raw_tensor for path, param in model.named_parameters()} == before
     values, _ = run_on_layers(lowered, [ctc_batch()] * 3, lambda net: net.get_total_loss())
     assert values["count"] == 3
     numpy.testing.assert_array_equal(values["largest"], numpy.full(4, 0.25 * 2**3))

@@ -206,7 +206,7 @@ def lower(
     Raises ValueError where the step marks nothing, and TypeError where an argument is of another kind.
     """
     _check_arguments(model, step, extern_data, task)
-    with tracing() as graph, _parameters_as_nodes(model):
+    with _LOCK, _parameters_as_nodes(model), tracing() as graph:
         graph.name_module(model)
         data = _extern_tensors(extern_data)
         with (
