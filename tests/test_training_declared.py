@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -408,6 +412,39 @@ def test_a_config_of_all_stages_runs_the_same(tmp_path):
     for path, value in session.parameters.items():
         numpy.testing.assert_array_equal(restored[path], value, err_msg=path)
     assert restored["counter"] > 5 and not restored["hidden.bias"].any()
+
+
+CONFIG = """
+import sys
+from returnn_common import nn, training
+
+dim = nn.FeatureDim("features", 4)
+data = nn.Tensor("data", [nn.batch_dim, nn.SpatialDim("time"), dim], "float32")
+model = nn.Linear(dim, dim)
+with nn.init_ctx() as init:
+    model.bias.assign(nn.where(init.is_new_run, 1.0, model.bias))
+with nn.epoch_loop(3) as epoch, nn.step_loop({"class": "Task12AXDataset", "num_seqs": 5}, update=("w*", "b*")):
+    x = nn.extern_data(data)
+    nn.store("norm", nn.reduce_sum(nn.square(x), axis=dim))
+    nn.reduce_sum(nn.square(model(x) - x), axis=dim).mark_as_loss(scale=0.5)
+text = training.to_config(model, optimizer={"class": "adam", "epsilon": 1e-8}, batch_size=10)
+assert "tensorflow" not in sys.modules and "torch" not in sys.modules
+print(text)
+"""
+
+
+def test_a_config_has_the_same_bytes_in_every_process():
+    root = Path(training.__file__).parent.parent.parent
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", CONFIG],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1] and b'"stored": ["norm"]' in texts[0]
 
 
 def test_data_without_a_config_form():
