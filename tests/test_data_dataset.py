@@ -93,11 +93,15 @@ def test_batch_size_counts_padding(dataset):
     assert not batches[1]["data"][1, 3200:].any() and not batches[1]["classes"][1, 3:].any()
     assert batches[1]["data"].dtype == "float32" and batches[1]["classes"].dtype == "int32"
     assert [len(b["data"]) for b in dataset.devtrain.batches(batch_size=1)] == [1, 1, 1]
+    two = dataset.devtrain.batches(batch_size=10**9, max_seqs=2)
+    assert [len(b["data"]) for b in two] == [2, 1]
 
 
 def test_bad_batches(dataset):
     with pytest.raises(ValueError, match="no key 'clases'; did you mean 'classes'"):
         next(dataset.train.batches(batch_size=9, keys=["clases"]))
+    with pytest.raises(ValueError, match="max_seqs is 0"):
+        next(dataset.train.batches(batch_size=9, max_seqs=0))
     with pytest.raises(ValueError, match="batch_size is 0"):
         next(dataset.train.batches(batch_size=0))
     with pytest.raises(ValueError, match="epoch is 0"):

@@ -331,9 +331,14 @@ def test_epochs_data_and_batch_size_of_the_config(tmp_path):
     model = Model()
     with config_of(num_epochs=2, train=DATASET, batch_size=10, extern_data=EXTERN_DATA):
         session = session_of(model)
-        log = training.run(session, tmp_path, stages=declare_from_config(model))
+        log = training.run(session, tmp_path / "a", stages=declare_from_config(model))
     assert [line["epoch"] for line in log.lines()] == [1, 2]
     assert 3 <= session.global_train_step / 2 <= 6  # frames with padding: one or two sequences each
+    options = {"num_epochs": 1, "train": DATASET, "batch_size": 1000, "max_seqs": 4}
+    with config_of(**options, extern_data=EXTERN_DATA):
+        session = session_of(model)
+        training.run(session, tmp_path / "b", stages=declare_from_config(model))
+    assert session.global_train_step == 2  # of six sequences
 
 
 def test_the_config_says_nothing_of_data_that_are_given():
@@ -445,6 +450,17 @@ def test_a_config_has_the_same_bytes_in_every_process():
         for seed in ("1", "2")
     ]
     assert texts[0] == texts[1] and b'"stored": ["norm"]' in texts[0]
+
+
+def test_a_setting_that_would_do_nothing_is_refused():
+    model = Model()
+    with nn.Stages() as stages, nn.epoch_loop(1), nn.step_loop(DATASET) as step:
+        nn.extern_data(EXTERN_DATA["data"])
+        mark_loss(model, nn.extern_data(EXTERN_DATA["classes"]))
+        model.counter.assign(nn.cast(step.index, "float32"))
+    with pytest.raises(ValueError, match="does not read 'max_seq'; did you mean 'max_seqs'?"):
+        training.to_config(model, stages, max_seq=3)
+    assert 'task = "config:run"' in training.to_config(model, stages, max_seqs=3)
 
 
 def test_data_without_a_config_form():

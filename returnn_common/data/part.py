@@ -45,7 +45,12 @@ class Part:
         return self._dataset.extern_data if self._dataset else {}
 
     def batches(
-        self, epoch: int = 1, *, batch_size: int, keys: Sequence[str] | None = None
+        self,
+        epoch: int = 1,
+        *,
+        batch_size: int,
+        max_seqs: int | None = None,
+        keys: Sequence[str] | None = None,
     ) -> Iterator[dict[str, numpy.ndarray]]:
         """
         Read one epoch through RETURNN.
@@ -53,11 +58,14 @@ class Part:
         :param epoch: from 1 on; it selects the partition and seeds the order
         :param batch_size: at most this many frames with padding, of each key (a longer sequence is
             alone); for raw audio frames are samples
+        :param max_seqs: at most this many sequences
         :param keys: data keys; ``"seq_tag"`` gives the names of the sequences. By default :attr:`keys`
         :return: batches: arrays `[B, T, ...]` by key, zero in the padding, and the lengths `[B]`
             under ``"KEY:size1"``
         """
-        return read_batches(self.opts, epoch, batch_size=batch_size, keys=keys or self.keys)
+        return read_batches(
+            self.opts, epoch, batch_size=batch_size, max_seqs=max_seqs, keys=keys or self.keys
+        )
 
     def in_processes(self, num_workers: int = 2, *, buffer_size: int = 100) -> Part:
         """

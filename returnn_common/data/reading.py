@@ -15,18 +15,26 @@ _Seq = dict[str, numpy.ndarray]
 
 
 def read_batches(
-    opts: Mapping[str, Any], epoch: int, *, batch_size: int, keys: Sequence[str]
+    opts: Mapping[str, Any],
+    epoch: int,
+    *,
+    batch_size: int,
+    max_seqs: int | None = None,
+    keys: Sequence[str],
 ) -> Iterator[_Seq]:
     """
     One epoch of a RETURNN dataset; see :meth:`Part.batches`.
 
-    :raises ValueError: the dataset has no such key, or `batch_size` or `epoch` is below 1
+    :raises ValueError: the dataset has no such key, or `batch_size`, `max_seqs` or `epoch` is below 1
     """
     if epoch < 1:
         raise ValueError(f"epoch is {epoch!r}, expected a number from 1 on")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}, expected a number of frames from 1 on")
-    return _batches(_open(opts, epoch, keys), batch_size=batch_size, keys=keys)
+    if max_seqs is not None and max_seqs < 1:
+        raise ValueError(f"max_seqs is {max_seqs!r}, expected a number of sequences from 1 on")
+    dataset = _open(opts, epoch, keys)
+    return _batches(dataset, batch_size=batch_size, max_seqs=max_seqs, keys=keys)
 
 
 def _open(opts: Mapping[str, Any], epoch: int, keys: Sequence[str]) -> Any:
@@ -41,11 +49,13 @@ def _open(opts: Mapping[str, Any], epoch: int, keys: Sequence[str]) -> Any:
     return dataset
 
 
-def _batches(dataset: Any, *, batch_size: int, keys: Sequence[str]) -> Iterator[_Seq]:
+def _batches(
+    dataset: Any, *, batch_size: int, max_seqs: int | None, keys: Sequence[str]
+) -> Iterator[_Seq]:
     try:
         seqs: list[_Seq] = []
         for seq in _seqs(dataset, keys):
-            if seqs and _frames([*seqs, seq]) > batch_size:
+            if seqs and (_frames([*seqs, seq]) > batch_size or len(seqs) == max_seqs):
                 yield _stack(seqs)
                 seqs = []
             seqs.append(seq)

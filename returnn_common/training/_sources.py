@@ -12,10 +12,14 @@ from ..nn._stage import Stage
 from ._stores import SEQ_TAG
 
 
+def configured(name: str) -> Any:
+    """an option of the RETURNN config, None where it does not say"""
+    return get_global_config(return_empty_if_none=True).typed_value(name)
+
+
 def setting(name: str, given: Any, where: str) -> Any:
     """an option that was given, or that of the RETURNN config; ValueError where neither says it"""
-    config = get_global_config(return_empty_if_none=True)
-    value = config.typed_value(name) if given is None else given
+    value = configured(name) if given is None else given
     if value is None:
         raise ValueError(f"{where} needs {name}: give it, or set it in the RETURNN config")
     return value
@@ -29,9 +33,10 @@ def batches_of(stage: Stage, epoch: int, batch_size: int | None) -> Iterable[Map
     if isinstance(data, Mapping):
         data = _part(data)
     if hasattr(data, "batches"):
-        keys = _keys(stage)
         size = setting("batch_size", batch_size, f"training.run with the dataset of {stage.title}")
-        return data.batches(epoch, batch_size=size, keys=keys)
+        max_seqs = configured("max_seqs")
+        sizes = {"batch_size": size, **({"max_seqs": max_seqs} if max_seqs else {})}
+        return data.batches(epoch, keys=_keys(stage), **sizes)
     if callable(data):
         return data(epoch)
     if isinstance(data, Iterator):

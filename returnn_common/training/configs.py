@@ -12,6 +12,7 @@ from typing import Any
 import returnn.frontend as rf
 from returnn.tensor import Dim
 
+from ..hints import valid_names
 from ..nn import _returnn
 from ..nn._backend import LayersBackend
 from ..nn._emit import Variable
@@ -56,9 +57,11 @@ def to_config(model: rf.Module, stages: Stages | None = None, /, **settings: Any
 
     :param stages: by default what was declared last
     :param settings: RETURNN's options
-    :raises ValueError: data of a step loop that are no dataset: these have no config form
+    :raises ValueError: data of a step loop are no dataset, and have no config form; or a setting would do nothing
     """
     stages = checked(stages or declared(), "training.to_config")
+    if not is_plain(stages):
+        _check_settings(settings)
     for stage in stages.all:
         if stage.kind == "step":
             settings = {**_data_settings(stage, alone=is_plain(stages)), **settings}
@@ -67,6 +70,31 @@ def to_config(model: rf.Module, stages: Stages | None = None, /, **settings: Any
         settings = {**({"num_epochs": epochs[0]} if epochs else {}), **settings}
         return stages.all[0].lowered(model).config_text(**settings)
     return _own_text(model, stages, settings)
+
+
+#: What ``run_config`` reads, and what RETURNN reads before it calls that.
+_READ = (
+    "batch_size",
+    "learning_rate",
+    "max_seqs",
+    "model",
+    "num_epochs",
+    "optimizer",
+    "random_seed",
+    "train",
+)
+_OF_THE_PROCESS = ("device", "log", "log_verbosity", "tf_session_opts")
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """ValueError for a setting that would do nothing"""
+    known = (*_READ, *_OF_THE_PROCESS)
+    for name in settings:
+        if name not in known:
+            raise ValueError(
+                f"training.to_config: these stages run in a loop of this package, which does not read "
+                f"{name!r}{valid_names(name, known)}"
+            )
 
 
 def is_plain(stages: Stages) -> bool:
