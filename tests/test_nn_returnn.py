@@ -7,6 +7,7 @@ The newest release is tested with the oldest supported one by ``python tests/run
 from __future__ import annotations
 
 import inspect
+import types
 from pathlib import Path
 from typing import Any
 
@@ -816,3 +817,27 @@ def test_quiet_devices(capsys):
     devices = basic.get_tf_list_local_devices()
     message = changed("looks for devices otherwise", "quiet_devices", "sessions that print nothing")
     assert devices and not capsys.readouterr().out, message
+
+
+def test_attributes_set():
+    class Base:
+        @staticmethod
+        def own():
+            return "own"
+
+        def inherited(self):
+            return "inherited"
+
+    class Derived(Base):
+        pass
+
+    module = types.ModuleType("module")
+    module.name = "module"
+    before = vars(Base)["own"]
+    values = [(Base, "own", 1), (Derived, "inherited", 2), (module, "name", 3), (Base, "own", 4)]
+    with pytest.raises(ZeroDivisionError), _returnn.attributes_set(values):
+        assert (Base.own, Derived.inherited, module.name) == (4, 2, 3)
+        raise ZeroDivisionError
+    assert vars(Base)["own"] is before and Base.own() == "own"
+    assert "inherited" not in vars(Derived) and Derived().inherited() == "inherited"
+    assert module.name == "module"

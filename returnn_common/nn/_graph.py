@@ -111,9 +111,8 @@ class Graph:
         self.touched: list[Dim] = []  # dims that got a size node, to be reset after the trace
         # id(module) -> path; None while the model is not known, as in a declared stage
         self.modules: dict[int, str] | None = {}
-        self.assigned: dict[
-            int, tuple[rf.Parameter, Node]
-        ] = {}  # by id, with what they were before
+        # parameters that were assigned, by id, with what they were before
+        self.assigned: dict[int, tuple[rf.Parameter, Node]] = {}
         self.branch: Any = None  # of the innermost condition that is being traced
         self.effects: list[Tensor] = []  # layers that must run though nothing reads them
         self.cache: dict[Any, Any] = {}

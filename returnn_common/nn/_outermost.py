@@ -99,23 +99,14 @@ _kept_wrapper = functools.lru_cache(maxsize=512)(_wrapper)
 @contextlib.contextmanager
 def recording_calls(data: TensorDict, ctx: rf.RunCtx) -> Iterator[Recording]:
     """a recording of the outermost calls inside"""
-    before: list[tuple[Any, str, Any]] = []
     wrappers: dict[int, Any] = {}  # one function has one, whatever its names: RF compares methods
-    try:
-        for watched in _watched():
-            owner, name, function, _ = watched
-            before.append((owner, name, vars(owner).get(name)))
-            if id(function) not in wrappers:
-                wrappers[id(function)] = watched.wrapped()
-            setattr(owner, name, wrappers[id(function)])
-        with recording(data, ctx) as found:
-            yield found
-    finally:
-        for owner, name, value in reversed(before):
-            if value is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+    values = []
+    for watched in _watched():
+        if id(watched.function) not in wrappers:
+            wrappers[id(watched.function)] = watched.wrapped()
+        values.append((watched.owner, watched.name, wrappers[id(watched.function)]))
+    with _returnn.attributes_set(values), recording(data, ctx) as found:
+        yield found
 
 
 def _watched() -> list[_Watched]:

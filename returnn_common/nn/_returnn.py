@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import returnn.frontend as rf
@@ -106,14 +106,32 @@ def replaced(functions: dict[tuple[Any, str], Callable]) -> Iterator[None]:
 
     ``functions`` maps (owner, name) to a function that gets the original as its first argument.
     """
-    originals = {(owner, name): getattr(owner, name) for owner, name in functions}
+    with attributes_set(
+        [
+            (owner, name, _with_original(function, getattr(owner, name)))
+            for (owner, name), function in functions.items()
+        ]
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def attributes_set(values: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """(owner, name, value): attributes of modules and classes are others for a while; what was inherited is again"""
+    before: list[tuple[Any, str, Any, bool]] = []
     try:
-        for (owner, name), function in functions.items():
-            setattr(owner, name, _with_original(function, originals[owner, name]))
+        for owner, name, value in values:
+            is_class = isinstance(owner, type)
+            original = vars(owner).get(name) if is_class else getattr(owner, name)
+            before.append((owner, name, original, is_class and name not in vars(owner)))
+            setattr(owner, name, value)
         yield
     finally:
-        for (owner, name), original in originals.items():
-            setattr(owner, name, original)
+        for owner, name, original, is_inherited in reversed(before):
+            if is_inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
 
 def wrap_once(owner: Any, name: str, function: Callable) -> None:
@@ -382,6 +400,7 @@ __all__ = [
     "Tensor",
     "as_tensor",
     "attention",
+    "attributes_set",
     "backend_of",
     "base_of",
     "batch_dim",

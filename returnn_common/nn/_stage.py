@@ -13,7 +13,7 @@ from returnn.tensor import Tensor, TensorDict
 from ..lines import telling_line
 from . import _returnn
 from ._graph import Graph
-from ._held import parameters_as_nodes
+from ._held import held_as_nodes
 from ._outermost import recording_calls
 from ._program import Program
 from ._recorded import Call, problems
@@ -80,7 +80,7 @@ class Stage:
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
         """what runs inside becomes this stage"""
-        with telling_line(), parameters_as_nodes(), tracing() as graph:
+        with telling_line(), tracing(held_as_nodes()) as graph:
             graph.modules = None
             self._graph = graph
             _TRACED.append(self)
@@ -189,7 +189,7 @@ class Stage:
         return emit(program, self._graph, self._data, task="train", outputs=outputs)
 
     def _name_parameters(self, program: Program, model: rf.Module) -> None:
-        with parameters_as_nodes():
+        with held_as_nodes():
             program.parameters = {
                 id(param.raw_tensor): (path, param) for path, param in model.named_parameters()
             }

@@ -26,6 +26,7 @@ from ._backend import LayersBackend
 from ._config_calls import ConfigFunction, out_type
 from ._emit import Emitter, Variable
 from ._graph import Graph, Node, add_node, layer
+from ._held import as_nodes
 from ._program import Program
 from ._replaced import REPLACED
 from ._shapes import give_size
@@ -206,7 +207,7 @@ def lower(
     Raises ValueError where the step marks nothing, and TypeError where an argument is of another kind.
     """
     _check_arguments(model, step, extern_data, task)
-    with _LOCK, _parameters_as_nodes(model), tracing() as graph:
+    with tracing(as_nodes(model.parameters())) as graph:
         graph.name_module(model)
         data = _extern_tensors(extern_data)
         with (
@@ -251,11 +252,12 @@ def check_task(task: str, where: str) -> None:
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[Graph]:
-    """a new graph, the layers backend selected, RF's composed functions replaced"""
+def tracing(parameters: contextlib.AbstractContextManager) -> Iterator[Graph]:
+    """a new graph, the layers backend selected, RF's composed functions replaced; in ``parameters`` these are nodes"""
     outer, graph = Graph.current, Graph()
     with (
         _LOCK,
+        parameters,
         _returnn.behavior_version(),
         _returnn.selected(LayersBackend),
         _returnn.replaced(REPLACED),
@@ -268,21 +270,6 @@ def tracing() -> Iterator[Graph]:
             for param, before in graph.assigned.values():
                 param.raw_tensor = before
             _returnn.reset_dims([*graph.touched, *graph.dims])
-
-
-@contextlib.contextmanager
-def _parameters_as_nodes(model: rf.Module) -> Iterator[None]:
-    """the parameters are fresh nodes of the graph, whatever values they have"""
-    parameters = dict(model.named_parameters())
-    before = {path: param.raw_tensor for path, param in parameters.items()}
-    try:
-        for param in parameters.values():
-            param.raw_tensor = Node("variable", {}, dims=param.dims, dtype=param.dtype)
-            param.raw_tensor.tensor = Tensor.copy(param)
-        yield
-    finally:
-        for path, param in parameters.items():
-            param.raw_tensor = before[path]
 
 
 def run_options(task: str) -> dict[str, Any]:
@@ -314,6 +301,12 @@ def as_templates(extern_data: Any) -> dict[str, Tensor]:
     given = extern_data.data if isinstance(extern_data, TensorDict) else extern_data
     templates.update(dict(given), auto_convert=True)
     return templates.data
+
+
+def fed_templates(extern_data: Any) -> dict[str, Tensor]:
+    """templates of what a batch is fed to, by name, with their feature dims"""
+    templates = as_templates(extern_data)
+    return {name: with_feature_dim(tensor.copy_template()) for name, tensor in templates.items()}
 
 
 def add_extern_tensor(data: TensorDict, name: str, template: Tensor) -> Tensor:

@@ -106,17 +106,16 @@ def with_checks(step: Callable, *, task: str) -> Callable:
     """the step, which raises :class:`MarksLosses` where it marks a loss though it is not to"""
 
     def call(*, model: rf.Module, extern_data: Any) -> None:
-        ctx = rf.get_run_ctx()
-
-        def check(loss: Any) -> None:
-            raise MarksLosses
-
         if task != "train":
-            _returnn.on_mark_as_loss(ctx, check)
+            _returnn.on_mark_as_loss(rf.get_run_ctx(), _refuse)
         step(model=model, extern_data=extern_data)
 
     call.__name__ = getattr(step, "__name__", "step")
     return call
+
+
+def _refuse(loss: Any) -> None:
+    raise MarksLosses
 
 
 def check_finite(values: Sequence[Values], step: str) -> None:

@@ -89,10 +89,13 @@ class LayersEngine:
     # --- from a step to a graph
 
     def compile(self, step: Callable | nn.Stage, paths: Sequence[str] | None) -> Compiled:
-        stage = step if isinstance(step, nn.Stage) else None
-        name = step.title if isinstance(step, nn.Stage) else line_of(step)
-        lowered = self._lowered(step, name, "train" if paths is not None else None)
-        templates = stage.templates if stage else self.extern_data
+        templates: Mapping[str, Tensor]
+        if isinstance(step, nn.Stage):
+            name, templates = step.title, step.templates
+            lowered = step.lowered(self.model)
+        else:
+            name, templates = line_of(step), self.extern_data
+            lowered = self._lowered(step, "train" if paths is not None else None)
         with self.graph.as_default():
             others = {id(e) for e in _returnn.effects_of_nets()}
             net = self._construct(lowered, train=paths is not None)
@@ -112,9 +115,7 @@ class LayersEngine:
                 self.updates.build(compiled, [path for path in paths if path in self.variables])
         return compiled
 
-    def _lowered(self, step: Callable | nn.Stage, name: str, task: str | None) -> Any:
-        if isinstance(step, nn.Stage):
-            return step.lowered(self.model)
+    def _lowered(self, step: Callable, task: str | None) -> Any:
         with telling_line():
             if task is None:
                 try:

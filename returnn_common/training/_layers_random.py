@@ -48,9 +48,8 @@ class _Stateless:
     def __init__(self, draw: Any):
         self.draw = draw
         self.seen: dict[str, int] = {}  # draws by name scope
-        self.frames: dict[
-            Any, Any
-        ] = {}  # the number of the iteration by TensorFlow's context of the loop
+        # the number of the iteration by TensorFlow's context of the loop
+        self.frames: dict[Any, Any] = {}
 
     def random_uniform(
         self,

@@ -19,7 +19,7 @@ from ..nn import _returnn
 from ..nn._held import hold
 from ..nn._shapes import lengths_of
 from ..nn._stage import Stage
-from ..nn.lowering import with_feature_dim
+from ..nn.lowering import fed_templates
 from ._batches import Batch, lacks
 from ._distributed import Alone
 from ._engine import Draw, MarksLosses, Values, check_finite, with_checks
@@ -92,17 +92,13 @@ class TorchEngine:
             yield
 
     def compile(self, step: Callable | Stage, paths: Sequence[str] | None) -> Compiled:
+        paths = None if paths is None else list(paths)
         if isinstance(step, Stage):
-            given = {n: with_feature_dim(t.copy_template()) for n, t in step.templates.items()}
-            function, updated = step_of(step, self.model), None if paths is None else list(paths)
-            return Compiled(step.title, function, updated, "train", given, is_declared=True)
-        return Compiled(
-            line_of(step),
-            step,
-            None if paths is None else list(paths),
-            None if paths is None else "train",
-            self.extern_data,
-        )
+            templates = fed_templates(step.templates)
+            function = step_of(step, self.model)
+            return Compiled(step.title, function, paths, "train", templates, is_declared=True)
+        task = None if paths is None else "train"
+        return Compiled(line_of(step), step, paths, task, self.extern_data)
 
     # --- runs
 

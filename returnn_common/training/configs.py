@@ -62,14 +62,11 @@ def to_config(model: rf.Module, stages: Stages | None = None, /, **settings: Any
     stages = checked(stages or declared(), "training.to_config")
     if not is_plain(stages):
         _check_settings(settings)
-    for stage in stages.all:
-        if stage.kind == "step":
-            settings = {**_data_settings(stage, alone=is_plain(stages)), **settings}
-    epochs = [loop.num_epochs for loop in stages.loops if loop.num_epochs]
-    if is_plain(stages):
-        settings = {**({"num_epochs": epochs[0]} if epochs else {}), **settings}
-        return stages.all[0].lowered(model).config_text(**settings)
-    return _own_text(model, stages, settings)
+        return _own_text(model, stages, settings)
+    (loop,), (stage,) = stages.loops, stages.all
+    declared_here = {"num_epochs": loop.num_epochs, "train": _data_opts(stage)}
+    said = {name: value for name, value in declared_here.items() if value is not None}
+    return stage.lowered(model).config_text(**{**said, **settings})
 
 
 #: What ``run_config`` reads, and what RETURNN reads before it calls that.
@@ -106,13 +103,8 @@ def is_plain(stages: Stages) -> bool:
     return stage.update is True and not others
 
 
-def _data_settings(stage: Stage, *, alone: bool) -> dict[str, Any]:
-    """``train`` of the one loop of a plain config; ValueError for data without a config form"""
-    opts = _data_opts(stage)
-    return {"train": opts} if alone and opts is not None else {}
-
-
 def _data_opts(stage: Stage) -> Mapping[str, Any] | None:
+    """options of the dataset, None where none is given; ValueError for data without a config form"""
     data = stage.data
     if data is None or isinstance(data, Mapping):
         return data

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy
 import returnn.frontend as rf
-from returnn.tensor import Tensor, TensorDict
+from returnn.tensor import Tensor
 
 from ..hints import near_misses, valid_names
 from ..nn._stage import Stage
+from ..nn.lowering import fed_templates
 from . import checkpoints
 from ._batches import read_batch
 from ._distributed import Alone, connect
@@ -483,17 +484,11 @@ class Session:
 
 
 def _templates(extern_data: Mapping[str, Any]) -> dict[str, Tensor]:
-    from ..nn.lowering import with_feature_dim
-
     if not isinstance(extern_data, Mapping):
         raise TypeError(
             f"Session: extern_data is a {type(extern_data).__name__}, expected a dict of nn.Tensor templates"
         )
-    templates = TensorDict()
-    templates.update(dict(extern_data), auto_convert=True)
-    return {
-        name: with_feature_dim(tensor.copy_template()) for name, tensor in templates.data.items()
-    }
+    return fed_templates(extern_data)
 
 
 def _make_engine(
