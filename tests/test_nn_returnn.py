@@ -841,3 +841,13 @@ def test_attributes_set():
     assert vars(Base)["own"] is before and Base.own() == "own"
     assert "inherited" not in vars(Derived) and Derived().inherited() == "inherited"
     assert module.name == "module"
+
+
+def test_configured():
+    import tensorflow as tf
+    from returnn.config import Config, global_config_ctx
+
+    message = changed("keeps its config elsewhere", "configured", "step loops without data")
+    with tf.Graph().as_default(), global_config_ctx(Config({"num_epochs": 3})):
+        assert _returnn.configured("num_epochs") == 3, message
+        assert _returnn.configured("train") is None, message

@@ -182,25 +182,16 @@ def _check_source(tensor: Tensor) -> None:
 
 
 def _frozen(value: Any) -> Any:
-    """
-    Options in which a parameter stands for its value now, whatever is assigned to it later in the step, and lengths for
-    themselves: the tensor in a dim forgets its value when the trace ends.
-    """
+    """options in which a parameter stands for its value now, whatever is assigned to it later in the step"""
     if isinstance(value, rf.Parameter) and isinstance(value.raw_tensor, Node):
         if value.raw_tensor.tensor is None:
             value.raw_tensor.tensor = Tensor.copy(value)
         return value.raw_tensor.tensor
-    if isinstance(value, Tensor) and value.raw_tensor is not None and _may_be_lengths(value):
-        return Tensor.copy(value)
     if isinstance(value, dict):
         return {key: _frozen(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_frozen(item) for item in value)
     return value
-
-
-def _may_be_lengths(tensor: Tensor) -> bool:
-    return len(tensor.dims) <= 1 and tensor.dtype.startswith("int") and tensor.sparse_dim is None
 
 
 def add_node(

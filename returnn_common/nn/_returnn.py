@@ -17,6 +17,7 @@ import returnn.frontend as rf
 import returnn.frontend.attention as _rf_attention
 import returnn.frontend.audio.mel as _rf_mel
 import returnn.frontend.run_ctx as _rf_run_ctx
+from returnn.config import get_global_config
 from returnn.frontend._backend import (
     Backend,
     get_backend_by_raw_tensor_type,
@@ -154,6 +155,11 @@ def _with_original(function: Callable, original: Callable) -> Callable:
     return call
 
 
+def configured(name: str) -> Any:
+    """an option of RETURNN's global config, None where there is none, or it does not say"""
+    return get_global_config(return_empty_if_none=True).typed_value(name)
+
+
 _extern_data: list[Any] = []
 
 
@@ -230,10 +236,11 @@ def reset_dims(dims: list[Dim]) -> None:
 
     ``reset_batch_and_raw`` forgets the raw tensors and the caches; the templates of the sizes stay and go here.
     """
-    for dim in dims:
-        dim.reset_batch_and_raw()
+    for dim in dims:  # first: what has read a size keeps it
         if dim.is_dynamic() or dim.is_batch_dim():
             set_size(dim, None)
+    for dim in dims:
+        dim.reset_batch_and_raw()
 
 
 # --- a constructed net
@@ -407,6 +414,7 @@ __all__ = [
     "batch_size_of_net",
     "behavior_version",
     "callable_of_session",
+    "configured",
     "current_extern_data",
     "effects_of_nets",
     "extern_data_of_step",

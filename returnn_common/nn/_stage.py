@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import returnn.frontend as rf
-from returnn.config import get_global_config
 from returnn.tensor import Tensor, TensorDict
 
 from ..lines import telling_line
@@ -205,9 +204,7 @@ def _templates_of(data: Any) -> dict[str, Tensor]:
     """what is known of the data of a step loop: their ``extern_data``; without data, that of the RETURNN config"""
     if data is not None:
         return as_templates(getattr(data, "extern_data", None) or {})
-    return as_templates(
-        get_global_config(return_empty_if_none=True).typed_value("extern_data") or {}
-    )
+    return as_templates(_returnn.configured("extern_data") or {})
 
 
 class Replayed:

@@ -39,8 +39,8 @@ class Compiled:
     needed: list[str]
     templates: Mapping[str, Tensor]
     losses: dict[str, Any] = field(default_factory=dict)
-    outputs: dict[str, Any] = field(default_factory=dict)
     effects: list[Any] = field(default_factory=list)  # assignments in the step, running statistics
+    fetches: dict[str, Any] = field(default_factory=dict)  # what values_of reads
     gradients: dict[str, Any] = field(default_factory=dict)  # of the objective, by path
     update: Any = None
     accumulator: Any = None
@@ -110,7 +110,11 @@ class LayersEngine:
             if lowered.task == "train":
                 losses = _returnn.loss_details_of_net(net)  # by name; here as marked
                 compiled.losses = {key: losses[key] for key in lowered.network if key in losses}
-            compiled.outputs = {name: net.get_layer(name).output for name in lowered.outputs}
+            outputs = {name: net.get_layer(name).output for name in lowered.outputs}
+            compiled.fetches = {
+                "losses": {n: (x.total, x.inverse_frames) for n, x in compiled.losses.items()},
+                "outputs": {n: _with_lengths(n, tensor) for n, tensor in outputs.items()},
+            }
             if paths is not None:
                 self.updates.build(compiled, [path for path in paths if path in self.variables])
         return compiled
@@ -181,7 +185,7 @@ class LayersEngine:
 
     def evaluate(self, compiled: Compiled, batch: Batch, draw: Draw) -> Values:
         feed = self.feed(compiled, batch, draw)
-        got = self.runs(compiled, self.fetches(compiled), compiled.effects, feed)
+        got = self.runs(compiled, compiled.fetches, compiled.effects, feed)
         return self.values_of(compiled, got)
 
     def update(
@@ -199,7 +203,7 @@ class LayersEngine:
         feed.update(self.updates.feed(learning_rate))
         with self.finite(compiled, feed):
             operations = [compiled.update, *compiled.effects]
-            got = self.runs(compiled, self.fetches(compiled), operations, feed)
+            got = self.runs(compiled, compiled.fetches, operations, feed)
         return [self.values_of(compiled, got)]
 
     def gradients(
@@ -210,14 +214,6 @@ class LayersEngine:
 
     def apply(self, gradients: Mapping[str, numpy.ndarray], learning_rate: float) -> None:
         self.updates.apply(gradients, learning_rate)
-
-    def fetches(self, compiled: Compiled) -> dict[str, Any]:
-        """what :meth:`values_of` reads"""
-        losses = {n: (loss.total, loss.inverse_frames) for n, loss in compiled.losses.items()}
-        return {
-            "losses": losses,
-            "outputs": {n: _with_lengths(n, t) for n, t in compiled.outputs.items()},
-        }
 
     def values_of(self, compiled: Compiled, got: Mapping[str, Any]) -> Values:
         losses = {
@@ -253,7 +249,7 @@ class LayersEngine:
         except tf.errors.InvalidArgumentError as error:
             if Updates.NOT_FINITE not in str(error):
                 raise
-            values = self.values_of(compiled, self.session.run(self.fetches(compiled), feed))
+            values = self.values_of(compiled, self.session.run(compiled.fetches, feed))
         else:
             return
         bad = [

@@ -170,7 +170,7 @@ class Updates:
         for batch, draw in zip(batches, draws):
             feed = engine.feed(compiled, batch, draw)
             operations = [accumulator.add, *compiled.effects]
-            got = engine.runs(accumulator, engine.fetches(compiled), operations, feed)
+            got = engine.runs(accumulator, compiled.fetches, operations, feed)
             values.append(engine.values_of(compiled, got))
         check_finite(values, compiled.name)
         accumulator.count_frames(values)

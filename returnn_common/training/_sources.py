@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from returnn.config import get_global_config
-
 from ..lines import calling_line
+from ..nn._returnn import configured
 from ..nn._stage import Stage
 from ._stores import SEQ_TAG
-
-
-def configured(name: str) -> Any:
-    """an option of the RETURNN config, None where it does not say"""
-    return get_global_config(return_empty_if_none=True).typed_value(name)
 
 
 def setting(name: str, given: Any, where: str) -> Any:
